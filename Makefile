@@ -10,7 +10,7 @@ LOCKED := $(PIP) --require-hashes
 OURS := $(PIP) --no-deps --no-build-isolation --editable .
 OFFLINE := { echo "Some packages could not be fetched: look at the lines above, and run make again." >&2; exit 1; }
 
-.PHONY: run page test nightly mutants check bench bench-large wheel lock clean
+.PHONY: run page quick test proof nightly busy mutants check docs bench bench-large wheel lock clean
 
 run:
 	@echo "1/4 environment" >&2
@@ -28,13 +28,33 @@ page: $(VENV)/installed
 wheel: page
 	$(BIN)/python -m build --wheel --no-isolation
 
+# tests/targets.toml says which of these targets runs which test.
+# For every save: no PostgreSQL, no browser. A part of `make test`.
+quick: $(VENV)/installed-dev
+	$(PYTEST) -n 2 --target=quick tests
+
 test: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page test
-	$(PYTEST) -n 2 tests
+	$(PYTEST) -n 2 --target=test tests
 
-# The tests that take too long for every commit.
+# Kills, faults, the browser and PostgreSQL. Together with `make test` every test once, except those of `make nightly`.
+proof: $(VENV)/installed-dev
+	$(BIN)/python -m tools.page
+	$(PYTEST) -n 2 --target=proof tests
+
+# The crash tests whose counts tests/support/counts.py raises.
+REPEATED := $(addprefix tests/crash/test_,failing_flushes.py kill.py memory.py search_kill.py spool_kill.py turns_killed.py)
+
+# Full counts, an installation from scratch, the benchmark, and the second engine of the agent's tests.
 nightly: $(VENV)/installed-dev
-	$(BIN)/pytest -n 2 -m nightly tests
+	$(BIN)/python -m tools.page
+	$(PYTEST) -n 2 --target=nightly tests
+	TENAX_COUNTS=full $(PYTEST) -n 2 --timeout=3600 --target=proof $(REPEATED)
+
+# `make test` and `make proof` three times, beside two processes that keep the processors busy.
+busy: $(VENV)/installed-dev
+	$(BIN)/python -m tools.page
+	$(BIN)/python -m tools.busy
 
 # For every contract a mutation of the source that its tests must notice. It takes half an hour.
 mutants: $(VENV)/installed-dev
@@ -46,13 +66,20 @@ check: $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.page check
+	$(BIN)/python -m tools.house
+
+# The documentation site, in build/site. It fetches nothing from other hosts.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 # Write requirements/ anew, with the newest versions that pyproject.toml allows.
 lock: $(VENV)/installed
 	$(BIN)/python -m tools.lock
 
+# Writes docs/BENCHMARKS.md, and the figures of README.md that come from it.
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m bench
+	$(BIN)/python -m tools.numbers
 
 bench-large: $(VENV)/installed-dev
 	$(BIN)/python -m bench --large
@@ -79,6 +106,10 @@ $(VENV)/installed-dev: pyproject.toml $(wildcard requirements/*.txt) | $(BIN)/py
 	@$(LOCKED) -r requirements/build.txt && $(OURS) || $(OFFLINE)
 	@$(LOCKED) --no-deps -r requirements/practice.txt || $(OFFLINE)
 	@touch $@ $(VENV)/installed $(VENV)/practice
+
+$(VENV)/installed-docs: pyproject.toml requirements/docs.txt | $(VENV)/installed
+	@$(LOCKED) -r requirements/docs.txt || $(OFFLINE)
+	@touch $@
 
 $(BIN)/python:
 	@test -w . || { \

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from bench.lab import Lab
 from bench.measure import Row, compare, seconds, stated
+from tenax.assembly import Runtime
 from tenax.config import load
 from tenax.config.rules import Rule
 from tenax.events import MessageAssistant, ToolFinished
-from tenax.models import Call as Asked
-from tenax.models import Reply, ScriptedModel
-from tenax.runtime.runtime import Runtime
+from tenax.models import Reply, ScriptedCall, ScriptedModel
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Gate
 from tenax.tools.redact import Redact
@@ -82,7 +81,7 @@ def _bare() -> float:
 async def _step(home: Path, count: int) -> float:
     """Seconds of each of so many calls of one answer: they are made one after the other."""
     (home / "config.toml").write_text(_ALLOWED)
-    calls = [Asked("shell", {"command": _COMMAND}) for _ in range(count)]
+    calls = [ScriptedCall("shell", {"command": _COMMAND}) for _ in range(count)]
     config = load({"TENAX_HOME": str(home)})
     async with Runtime(
         config, models=[ScriptedModel([Reply(calls=calls), "done"])]

@@ -15,8 +15,8 @@ from bench.disk import Disk
 from tenax.clock import Ids, SystemClock
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.postgres.store import PostgresStore
-from tenax.journal.search.search import NoSearch
 from tenax.journal.sqlite import SqliteStore
+from tests.support.no_search import NoSearch
 from tests.support.postgres import PostgresServer
 
 __all__ = ["Bare", "Engine", "Postgres", "Sqlite"]

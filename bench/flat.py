@@ -12,7 +12,7 @@ from bench.lab import Lab, Words, message, talk
 from bench.measure import Compared, Row, at_most, compare, progress, seconds, timed
 from tenax.events import ConversationOpened, encode
 from tenax.journal import Journal
-from tenax.journal.base import Entry, Reader
+from tenax.journal.base import RawEvent, Reader
 
 __all__ = ["flat"]
 
@@ -47,11 +47,13 @@ def flat(lab: Lab) -> Iterator[Row]:
 def _grow(journal: Journal, conversations: int, events: int) -> Grown:
     words = Words()
     body = encode(message(words.text(200)))
-    opened = ConversationOpened(journal.user or "", journal.ids.stretch())
+    opened = ConversationOpened(journal.user or "", journal.ids.segment())
     at = journal.clock.now_us()
     long = journal.ids.conversation()
     journal.load(
-        long, opened, [Entry("message.user", at, None, body) for _ in range(events - 1)]
+        long,
+        opened,
+        [RawEvent("message.user", at, None, body) for _ in range(events - 1)],
     )
     others = talk(journal, conversations - 1)
     place: tuple[int, int, int] | None = None

@@ -23,9 +23,9 @@ from bench.measure import Row, compare, seconds, stated, timed
 from tenax.clock import Ids, SystemClock
 from tenax.events import Event, encode
 from tenax.journal.base import Recorded
-from tenax.journal.place import SEQ_BITS
 from tenax.journal.plan import chain, inner_hash
 from tenax.journal.row_index import HeadState
+from tenax.journal.row_key import SEQ_BITS
 from tenax.journal.schema import statements
 from tenax.journal.store import head_row
 
@@ -105,9 +105,9 @@ def _rows(
     def append(name: str) -> None:
         head = heads[name]
         head.head += 1
-        place = head.num << SEQ_BITS | head.head
+        row_key = head.num << SEQ_BITS | head.head
         execute("begin immediate")
-        execute(_SQL["put_event"], (place, event.kind, head.listed_at, None, head.head, 1, 0, 0, chance[:16], chance[16:],
+        execute(_SQL["put_event"], (row_key, event.kind, head.listed_at, None, head.head, 1, 0, 0, chance[:16], chance[16:],
                                     chance, body))  # fmt: skip
         execute(_SQL["put_head"], head_row(head))
         execute("commit")
@@ -138,11 +138,11 @@ def _least(
             head.digest = chain(
                 head.digest, name, seq, event.kind, at, None, inner_hash(salt, body)
             )
-            place = head.num << SEQ_BITS | seq
+            row_key = head.num << SEQ_BITS | seq
             execute(
                 _SQL["put_event"],
                 (
-                    place,
+                    row_key,
                     event.kind,
                     at,
                     None,

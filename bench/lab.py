@@ -20,7 +20,8 @@ from tenax import AsyncJournal
 from tenax.events import ConversationOpened, MessageUser
 from tenax.journal import Journal
 from tenax.parts import Text
-from tests.support.postgres import PostgresMissing, PostgresServer
+from tests.support.needs import Missing
+from tests.support.postgres import PostgresServer
 
 __all__ = ["ROOT", "Lab", "Scale", "Words", "message", "talk"]
 
@@ -76,7 +77,7 @@ class Lab:
         settings = {"fsync": "off"} if self.scale == "quick" else {}
         try:
             return Postgres(self._stack.enter_context(PostgresServer(settings)))
-        except PostgresMissing as error:
+        except Missing as error:
             progress(f"without PostgreSQL: {error}")
             return None
 
@@ -127,7 +128,7 @@ def talk(journal: Journal, count: int) -> list[str]:
             async with asyncio.TaskGroup() as appends:
                 for name in names[start : start + _AT_ONCE]:
                     opened = ConversationOpened(
-                        journal.user or "", journal.ids.stretch()
+                        journal.user or "", journal.ids.segment()
                     )
                     appends.create_task(
                         facade.append(name, [opened, message("The first words.")])

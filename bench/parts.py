@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from bench import (
     appending,
     calling,
+    costs,
     flat,
     peer,
     probe,
     recall,
     searching,
+    starting,
     storage,
     streaming,
     turns,
@@ -31,6 +33,7 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "search": ("Search", searching.search),
     "peer": ("Beside a peer", peer.peer),
     "turns": ("A turn of the agent", turns.turns),
+    "costs": ("What a turn asks of the store", costs.costs),
     "tools": ("A call of a tool", calling.tools),
     "probe": ("What a compaction keeps", probe.probe),
     "recall": ("What is recalled", recall.recall),
@@ -38,5 +41,6 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "web": ("The page", web.web),
     "bytes": ("Bytes stored for each byte of text", storage.bytes_stored),
     "import": ("Time to import", storage.import_time),
+    "start": ("Start of the command", starting.starting),
     "memory": ("Memory while a store grows", storage.memory),
 }

@@ -18,12 +18,12 @@ from bench.lab import Lab, Words
 from bench.measure import Row, at_least, at_most, progress
 from tenax.agent.compaction import INSTRUCTION, estimate
 from tenax.agent.history import History
+from tenax.assembly import Runtime
 from tenax.config import load
 from tenax.events import Usage
 from tenax.models import Reply, Script, ScriptedModel
 from tenax.models.base import Answer, Piece
 from tenax.parts import Text
-from tenax.runtime.runtime import Runtime
 from tenax.testing import memory
 from tenax.views.context import Context
 
@@ -51,8 +51,8 @@ class _Rule(ScriptedModel):
         self.asked += 1
         texts = [
             part.get("text", "")
-            for each in msgspec.json.decode(body)["messages"]
-            for part in each["parts"]
+            for message in msgspec.json.decode(body)["messages"]
+            for part in message["parts"]
         ]
         said = " ".join(texts[:-1])
         telling = dict.fromkeys(
@@ -120,7 +120,7 @@ async def _talk(lab: Lab, turns: int) -> tuple[Context, int, int]:
                 said += (len(message) + 200) // 4
                 stored = await runtime.submit(name, message)
                 await runtime.finished(name, stored.seq)
-                await runtime.lanes.idle(name)
+                await runtime.workers.idle(name)
             history = History(runtime.journal, name)
             await history.catch_up()
             return history.context, model.asked, said

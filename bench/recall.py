@@ -34,19 +34,19 @@ def recall(lab: Lab) -> Iterator[Row]:
     """Hits and false recalls, by halves and of questions that nothing was tuned on; then the time."""
     told = tomllib.loads(_SET.read_text())
     facts = [
-        (name, text) for each in told["told"].values() for name, text in each.items()
+        (name, text) for value in told["told"].values() for name, text in value.items()
     ]
     index = Recall(facts)
     parts = {name: _count(index, asked) for name, asked in told["questions"].items()}
     halves = [parts["first"], parts["second"]]
     both = _Count(*map(sum, zip(*halves, strict=True)))
-    set_of = f"{len(facts)} facts of {len(told['told'])} conversations"
+    set_of = f"{len(facts)} memories of {len(told['told'])} conversations"
     yield from _rows(
         "recall", f"{set_of}, questions in other words, tuned on", both, halves
     )
     yield from _rows(
         "recall-fresh",
-        "the same facts, questions that nothing was tuned on",
+        "the same memories, questions that nothing was tuned on",
         parts["fresh"],
     )
     questions = [
@@ -93,7 +93,9 @@ def _times(
     ]
     built = timed(lab.size(7, quick=1), lambda: Recall(many))
     yield stated(
-        "recall-build", f"an index of {count:,} facts is made", seconds(median(built))
+        "recall-build",
+        f"an index of {count:,} memories is built",
+        seconds(median(built)),
     )
     index = Recall(many)
     made = [words.text(_QUESTION_BYTES) for _ in questions]
@@ -108,7 +110,7 @@ def _times(
         ]
         yield stated(
             f"recall-find{key}",
-            f"{what}, asked of {count:,} facts",
+            f"{what}, asked of {count:,} memories",
             spread(took).split(",")[0],
             spread(took),
         )

@@ -24,7 +24,7 @@ from bench.measure import (
 )
 from tenax.events import ConversationOpened, Event, encode
 from tenax.journal import Journal
-from tenax.journal.base import Entry
+from tenax.journal.base import RawEvent
 from tenax.journal.search.index import READER
 
 __all__ = ["search"]
@@ -105,7 +105,7 @@ def _store(journal: Journal, count: int, words: Words) -> None:
         if start == 0:
             texts[0] = f"{texts[0]} {_ONCE}"
         entries = [
-            Entry(
+            RawEvent(
                 "message.user",
                 now - (count - start - number) * 1_000_000,
                 None,
@@ -113,7 +113,7 @@ def _store(journal: Journal, count: int, words: Words) -> None:
             )
             for number, text in enumerate(texts)
         ]
-        opened = ConversationOpened(journal.user or "", journal.ids.stretch())
+        opened = ConversationOpened(journal.user or "", journal.ids.segment())
         journal.load(journal.ids.conversation(), opened, entries)
 
 

@@ -6,6 +6,7 @@ sent by a plain client) and answers with seconds.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -43,8 +44,6 @@ class Tenax:
     providers = ""
 
     def __init__(self, url: str) -> None:
-        import uvloop
-
         from tenax import Runtime, SessionDB, load
 
         home = os.environ["HOME"]
@@ -59,9 +58,9 @@ class Tenax:
             "TENAX_MEMORY_PROVIDERS": self.providers,
         }
         config = load(env)
-        self.prepare(config.places.data)
+        self.prepare(config.directories.data)
         self._url = f"{url}/v1/chat/completions"
-        self._loop = uvloop.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._runtime = self._loop.run_until_complete(self._made(Runtime, config))
         self._db = SessionDB(journal=self._runtime.journal.journal)
         self._talks: dict[int, str] = {}
@@ -93,7 +92,7 @@ class Tenax:
         stored = await self._runtime.submit(talk, "And this?")
         await self._runtime.finished(talk, stored.seq)
         took = time.perf_counter() - begun
-        await self._runtime.lanes.idle(talk)
+        await self._runtime.workers.idle(talk)
         return took
 
     def bare(self, count: int) -> float:
@@ -105,7 +104,7 @@ class Tenax:
         self._client = self._client or httpx.AsyncClient()
         events = await self._runtime.journal.open(talk, limit=3)
         request = next(
-            each.seq for each in reversed(events) if each.kind == "model.requested"
+            event.seq for event in reversed(events) if event.kind == "model.requested"
         )
         body = await self._runtime.seen(talk, request)
         begun = time.perf_counter()

@@ -17,10 +17,10 @@ from bench.engines import Engine
 from bench.follow import follower, latencies
 from bench.lab import ROOT, Lab, talk
 from bench.measure import Row, at_most, progress, seconds, spread
+from tenax.assembly import Runtime
 from tenax.config import Config, load
 from tenax.models import Answer, Piece, ScriptedModel, Words
 from tenax.parts import Text
-from tenax.runtime.runtime import Runtime
 
 __all__ = ["waking"]
 
@@ -66,7 +66,7 @@ def _first_word(lab: Lab, engine: Engine) -> Row:
             for _ in range(count):
                 stored = await runtime.submit(name, "when?")
                 await runtime.finished(name, stored.seq)
-                await runtime.lanes.idle(name)
+                await runtime.workers.idle(name)
 
     with tenax.open(engine.url("waking")) as journal:
         (name,) = talk(journal, 1)
@@ -102,7 +102,14 @@ def _restart(lab: Lab, engine: Engine) -> Row:
 
 
 def _kill_one(config: Config, url: str, name: str) -> None:
-    command = [sys.executable, "-m", "bench.waking", url, str(config.places.data), name]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.waking",
+        url,
+        str(config.directories.data),
+        name,
+    ]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as victim:

@@ -48,7 +48,7 @@ def _long(home: Path, count: int) -> str:
     with tenax.open(f"sqlite:///{home / 'tenax.db'}") as journal:
         name = journal.ids.conversation()
         journal.append(
-            name, [tenax.events.ConversationOpened("local", journal.ids.stretch())]
+            name, [tenax.events.ConversationOpened("local", journal.ids.segment())]
         )
         for start in range(0, count, 100):
             pairs = [(MessageUser([Text(f"Question {n}")]), MessageAssistant([Text(f"Answer {n}. " * 20)]))
@@ -167,7 +167,7 @@ def _last_word(lab: Lab, page: Page) -> Row:
             while not is_done(stream.rows.get(name, {})):
                 kind, data = stream.next()
                 if kind == "changes" and any(
-                    each["type"] == "grow" for each in data["changes"]
+                    change["type"] == "grow" for change in data["changes"]
                 ):
                     last = time.monotonic()
             found.append(time.monotonic() - last)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psycopg
@@ -11,7 +11,9 @@ from hypothesis import settings
 
 import tenax
 from tenax.journal.schema import SCHEMA_VERSION
-from tests.support.postgres import PostgresMissing, PostgresServer
+from tests.support.needs import judge_skip, summarise
+from tests.support.postgres import PostgresServer
+from tests.support.targets import ENGINES, ROOT, TARGETS, Case, Targets
 
 # A busy machine may take any time for one example.
 # The same examples in every run: CI must not fail by chance.
@@ -36,14 +38,81 @@ end $$
 """
 
 
+TABLE = Targets.read()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--target",
+        default="",
+        choices=("", *TARGETS, "all"),
+        help="run the tests of one make target; without this option, all but those of nightly",
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files that hold no test of the target: to import them takes seconds."""
+    if not collection_path.match("test_*.py"):
+        return None
+    file = collection_path.relative_to(ROOT).as_posix()
+    try:
+        included = TABLE.includes_file(config.getoption("target"), file)
+    except LookupError as error:
+        raise pytest.UsageError(str(error)) from None
+    return None if included else True
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Keep the tests of the target."""
+    chosen = TABLE.selected(config.getoption("target"), map(_case, items))
+    deselected = [item for item in items if item.nodeid not in chosen]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item.nodeid in chosen]
+
+
+def _case(item: pytest.Item) -> Case:
+    markers = frozenset(marker.name for marker in item.iter_markers())
+    callspec = getattr(item, "callspec", None)
+    values = callspec.params.values() if callspec else []
+    engine = next((name for name in ENGINES if name in values), "")
+    if "postgres_server" in getattr(item, "fixturenames", ()):
+        engine = "postgresql"
+    return Case(item.nodeid, markers, engine)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[
+    None, pytest.TestReport, pytest.TestReport
+]:
+    """Fail a test that must not be skipped."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        failure = judge_skip(_reason(report))
+        if failure:
+            report.outcome, report.longrepr = "failed", failure
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what is missing on this machine, and how many tests it costs."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for line in summarise(map(_reason, skipped)):
+        terminalreporter.write_line(line, yellow=True)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """Return why a test was skipped: pytest gives the file, the line and the words."""
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A PostgreSQL of this test process's own. A machine without one fails: no test is skipped."""
-    try:
-        with PostgresServer() as server:
-            yield server
-    except PostgresMissing as error:
-        pytest.fail(str(error), pytrace=False)
+    """A PostgreSQL of this test process's own."""
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ from tenax.events import (
     Usage,
     encode,
 )
-from tenax.parts import Part, Text
+from tenax.parts import Extracted, Part, Text
 
 TARGET = Path(__file__).parents[1] / "docs" / "formats" / "events.md"
 PARTS = get_args(Part)
-VALUES = (Blob, Copied, FileChange, FileState, Origin, Usage)
+VALUES = (Blob, Copied, Extracted, FileChange, FileState, Origin, Usage)
 
 HEAD = f"""# Events
 
@@ -83,7 +83,7 @@ def page() -> str:
     )
     sections += [_section(f"`{_tag(each)}`", each, "") for each in PARTS]
     sections.append("## Values\n")
-    sections += [_section(each.__name__, each, "") for each in VALUES]
+    sections += [_section(value.__name__, value, "") for value in VALUES]
     return "\n".join(sections).rstrip("\n") + "\n"
 
 
@@ -131,7 +131,7 @@ def _section(title: str, struct: type[msgspec.Struct], note: str) -> str:
 
 def _doc(struct: type) -> list[str]:
     paragraphs = (inspect.getdoc(struct) or "").split("\n\n")
-    return [" ".join(each.split()) for each in paragraphs]
+    return [" ".join(paragraph.split()) for paragraph in paragraphs]
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
@@ -167,7 +167,7 @@ def _name(hint: Any) -> str:  # noqa: ANN401  (an annotation of any shape)
 def _sample(struct: type[Event]) -> Event:
     """An example: every field that has no default."""
     hints = get_type_hints(struct)
-    needed = [each.name for each in msgspec.structs.fields(struct) if each.required]
+    needed = [field.name for field in msgspec.structs.fields(struct) if field.required]
     return struct(**{name: _value(hints[name]) for name in needed})
 
 

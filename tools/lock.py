@@ -44,6 +44,15 @@ def main() -> int:
         )
         _compile(
             uv,
+            "docs",
+            _PYPROJECT,
+            "--extra",
+            "docs",
+            "--constraint",
+            "requirements/dev.txt",
+        )
+        _compile(
+            uv,
             "build",
             "-",
             "--constraint",

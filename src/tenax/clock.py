@@ -1,4 +1,4 @@
-"""Clock and Ids: the only sources of time and chance.
+"""Clock, Timing and Ids: the only sources of time and chance.
 
 Code takes the time, pauses, random numbers and new ids from this module. Tests pass a
 simulated clock (`tenax.testing.SimClock`) and repeat a run exactly.
@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,7 @@ __all__ = [
     "Clock",
     "Ids",
     "SystemClock",
+    "Timing",
     "is_append_id",
     "machine_zone",
     "rfc3339",
@@ -63,11 +65,90 @@ class SystemClock:
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         except OSError:
-            # Elsewhere than on Linux (not tried): the moment of the boot, to the minute, names it well enough.
+            # On systems other than Linux (untested): the time of the boot, to the minute, identifies the boot.
             return f"booted-{round((time.time() - time.monotonic()) / 60)}"
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Periods and waits without a setting, in seconds. A test passes other values in `Config.timing` or to `tenax.open`."""
+
+    upkeep_seconds: float = 10.0
+    """How often a runtime looks for conversations without a live owner process."""
+    close_seconds: float = 5.0
+    """How long a closing runtime waits for background work."""
+    quiet_seconds: float = 20.0
+    """How long a conversation rests before the review."""
+    recall_seconds: float = 0.25
+    """How long the built-in memory has for a question, before a turn continues without an answer."""
+    provider_recall_seconds: float = 0.25
+    """How long the memory providers have for a question."""
+    review_seconds: float = 30.0
+    """How often the review looks for conversations left by other processes."""
+    tool_stop_seconds: float = 5.0
+    """How long the gate waits until a cancelled tool call has stopped."""
+    process_end_seconds: float = 5.0
+    """How long a stopped background process has to end while Tenax goes on."""
+    find_seconds: float = 10.0
+    """After this time `find_files` and `search_files` end, with the results found until then."""
+    mcp_retry_seconds: float = 0.5
+    """The first pause before Tenax connects to a lost MCP server again."""
+    mcp_wait_seconds: float = 5.0
+    """How long a tool call waits for the connection to a lost MCP server."""
+    mcp_fresh_seconds: float = 10.0
+    """Before a call, Tenax requests the list of tools again if the list is older."""
+    scan_seconds: float = 5.0
+    """How long a scan of the folder before a tool call may take."""
+    interrupt_seconds: float = 1.0
+    """How long an interrupted tool call may delay the end of the process to record changed files."""
+    device_fresh_seconds: float = 0.5
+    """The server reads a signed-in device from the store again after this time."""
+    device_store_seconds: float = 0.5
+    """How long a request of a known device waits for the store."""
+    recovery_seconds: float = 0.5
+    """How long a read of a conversation waits for the recovery of late output."""
+    delegate_seconds: float = 3600.0
+    """How long a sub-agent may work on a task. The time in which a person is asked does not count."""
+    probe_seconds: float = 4.0
+    """How long setup waits for a local model server to list its models."""
+    drain_seconds: float = 0.1
+    """How long Tenax reads after the end of an answer, to use the connection again."""
+    settings_lock_seconds: float = 5.0
+    """How long a change of the settings file waits for other changes."""
+    flush_seconds: float = 0.75
+    """The longest time between writing and flushing a partial. With the pause between two appends the sum is below a
+    second."""
+    read_seconds: float = 3.0
+    """How long a failed read of the store is retried."""
+    turn_seconds: float = 10.0
+    """How long a write to a SQLite store waits for the writers of other processes."""
+    checkpoint_idle_seconds: float = 5.0
+    """The thread for checkpoints of a SQLite store ends after this time without work."""
+    answer_seconds: float = 45.0
+    """How long Tenax waits for PostgreSQL. Longer than the server's time limit for a statement, so only a hanging
+    server reaches the limit."""
+    reader_seconds: float = 3.0
+    """How long a read waits for a free connection to PostgreSQL."""
+    witness_seconds: float = 1.0
+    """How often a process writes the witness of a store."""
+    index_gather_seconds: float = 0.5
+    """How long the search indexer waits for more messages. A short command ends earlier."""
+    index_idle_seconds: float = 5.0
+    """The search indexer ends after this time without work."""
+    index_close_seconds: float = 2.0
+    """How long a closing store waits for the search indexer."""
+    stdin_seconds: float = 3.0
+    """How long `tenax -p` waits for input on a pipe, before a note on stderr tells that the command waits."""
+    verify_quiet_seconds: float = 1.0
+    """`tenax doctor` shows the progress of a verification that takes longer."""
+    verify_log_seconds: float = 10.0
+    """How often `tenax doctor` writes the progress to a stderr that is not a terminal."""
+    search_seconds: float = 1.0
+    """How long a search checks the proposals of the index. The check takes long for a rare combination of common
+    words. On SQLite the check may exceed the limit, to get past all messages with the same timestamp."""
 
 
 class Ids:
@@ -81,7 +162,7 @@ class Ids:
     def conversation(self) -> str:
         return f"c_{self._uuid7()}"
 
-    def stretch(self) -> str:
+    def segment(self) -> str:
         return f"s_{self._uuid7()}"
 
     def run(self) -> str:
@@ -160,7 +241,8 @@ def zone_of(name: str) -> tzinfo:
     """Return the time zone with an IANA name. Raises `InvalidInput` for an unknown
     name.
     """
-    if name == "UTC":  # also where the machine has no list of zones
+    # UTC works even on a machine without a list of zones.
+    if name == "UTC":
         return UTC
     try:
         return ZoneInfo(name)

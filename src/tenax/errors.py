@@ -11,13 +11,14 @@
     │   ├── Gone                 deleted; only a tombstone is left
     │   ├── SessionEnded
     │   ├── HeadMoved            a condition in `expect` is no longer true
-    │   │   └── StretchMoved     a compaction came first: continue in `by`
+    │   │   └── SegmentMoved     a compaction came first: continue in `by`
     │   ├── LeaseLost            the lease was taken over or released
     │   ├── CursorMoved          another process advanced the cursor
-    │   ├── FactChanged          the memory changed in the meantime
+    │   ├── MemoryChanged        the memory changed in the meantime
     │   ├── DedupReused          the same id was used before with another body
     │   └── RunConflict          a second run, or a missing run
     ├── ToolFailed               a tool failed; the message is for model and person
+    │   └── TooBusy              no thread for the call; nothing was started
     └── StoreError               the store itself
         ├── CannotOpen           wrong file, folder, library, file system or address
         │   └── SchemaTooNew     written by a newer Tenax; found at open or append
@@ -87,7 +88,7 @@ class HeadMoved(Refused):
     """A condition in `expect` is no longer true."""
 
 
-class StretchMoved(HeadMoved):
+class SegmentMoved(HeadMoved):
     """The head segment has changed to `by`."""
 
     def __init__(self, message: str, *, by: str | None) -> None:
@@ -103,7 +104,7 @@ class CursorMoved(Refused):
     """The cursor is not at the expected position."""
 
 
-class FactChanged(Refused):
+class MemoryChanged(Refused):
     """The memory has changed since the caller read the memory."""
 
 
@@ -117,6 +118,10 @@ class RunConflict(Refused):
 
 class ToolFailed(TenaxError):
     """A tool failed. The message is for the model and the person."""
+
+
+class TooBusy(ToolFailed):
+    """The process has no thread for the call. Nothing was started."""
 
 
 class StoreError(TenaxError):

@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from tenax.errors import InvalidInput, StoreDamaged, TooLarge, UnknownKind
-from tenax.parts import NO_TEXT, Part
+from tenax.parts import Part
+from tenax.text import is_storable, make_storable
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """The largest body of an event. Larger data goes into blobs."""
@@ -158,7 +159,7 @@ class ConversationRestored(Event, frozen=True):
     of: int
 
 
-class StretchEnded(Event, frozen=True):
+class SegmentEnded(Event, frozen=True):
     """End the head segment without a successor."""
 
     kind: ClassVar[str] = "stretch.ended"
@@ -748,7 +749,7 @@ def _repaired(event: Event) -> Event:
 
 def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, str):
-        return NO_TEXT.sub("\ufffd", value)
+        return make_storable(value)
     if isinstance(value, list | tuple):
         return [_repair(item) for item in value]
     if isinstance(value, dict):
@@ -762,7 +763,7 @@ def _repair(value: Any) -> Any:  # noqa: ANN401  (JSON of any shape)
 
 def _bad_text(value: Any) -> bool:  # noqa: ANN401  (JSON of any shape)
     if isinstance(value, str):
-        return NO_TEXT.search(value) is not None
+        return not is_storable(value)
     if isinstance(value, dict):
         return any(_bad_text(key) or _bad_text(item) for key, item in value.items())
     return isinstance(value, list | tuple) and any(map(_bad_text, value))

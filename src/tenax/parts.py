@@ -6,7 +6,6 @@ Bytes (an image, a file) are blobs of the store, and a part names a blob by hash
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
-    "NO_TEXT",
     "Extracted",
     "File",
     "Image",
@@ -29,9 +27,6 @@ __all__ = [
     "searchable",
     "text_of",
 ]
-
-NO_TEXT = re.compile("[\x00\ud800-\udfff]")
-"""Characters refused by the store: NUL and lone surrogates."""
 
 
 class _Part(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from tenax.agent.rotation import Rotations, Summary
 from tenax.errors import Refused, TenaxError
 from tenax.events import (
     ApprovalAnswered,
@@ -74,8 +75,8 @@ class Driver:
 
     def turns(self) -> Turns:
         turns = Turns()
-        for each in self.events():
-            turns.apply(each)
+        for event in self.events():
+            turns.apply(event)
         return turns
 
     def head(self) -> int:
@@ -129,27 +130,30 @@ class Driver:
 
     def erase(self) -> None:
         seqs = [
-            each.seq
-            for each in self.events()
-            if "parts" in (each.body or b"").decode() or "text" in each.kind
+            event.seq
+            for event in self.events()
+            if "parts" in (event.body or b"").decode() or "text" in event.kind
         ]
         if seqs:
             self.db.journal.erase(TALK, [self.chance.choice(seqs)], by="ada")
 
     def compact(self) -> None:
-        stretch, head = self.journal.head(TALK).stretch, self.head()
-        if stretch is not None:
+        segment, head = self.journal.head(TALK).segment, self.head()
+        if segment is not None:
             covers = max(1, head - self.chance.randrange(8))
             context = Context()
-            for each in self.events():
-                context.apply(each)
+            for event in self.events():
+                context.apply(event)
             persons = [
-                item for item in context.items if item.person and item.place <= covers
+                item
+                for item in context.items
+                if item.person and item.position <= covers
             ]
             kept = persons[-1].seqs if persons and self.chance.random() < 0.5 else ()
-            self.db.rotate(
-                stretch, summary=f"summary {self.say()}", covers_to=covers, kept=kept
+            summary = Summary(
+                text=f"summary {self.say()}", covers_to=covers, kept=list(kept)
             )
+            Rotations(self.db.journal).commit(segment, summary)
 
     # -- what runs do ----------------------------------------------------------------------------------------
 
@@ -347,4 +351,4 @@ OPERATIONS = (
     *("resume",) * 5,
     *("step",) * 24,
 )
-QUIET = tuple(each for each in OPERATIONS if each != "erase")
+QUIET = tuple(operation for operation in OPERATIONS if operation != "erase")

@@ -268,7 +268,7 @@ def test_the_one_that_was_used_longest_ago_goes_first_and_outside_the_lock(
         threading.Thread(
             target=lambda: (cache.cache.evict("nobody"), done.set())
         ).start()
-        assert done.wait(5)
+        assert done.wait(60)
 
     cache = make(size=3, on_evict=told)
     for name in ("a", "b", "c"):
@@ -322,7 +322,7 @@ def test_an_agent_is_built_once_however_many_ask(make: Callable[..., Cache]) -> 
     def build() -> object:
         built.append(1)
         begun.set()
-        assert go.wait(20)
+        assert go.wait(60)
         assert len(cache) == 1  # nobody holds the lock
         if len(built) == 1:
             raise RuntimeError("no model")
@@ -339,10 +339,10 @@ def test_an_agent_is_built_once_however_many_ask(make: Callable[..., Cache]) -> 
     threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
         thread.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     go.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert sorted(found) == ["no model", *["the agent"] * 5]
     assert len(built) == 2
 
@@ -363,7 +363,9 @@ def say(teller: Teller, url: str, conversation: str, words: str) -> None:
 
 
 def texts(body: bytes) -> list[str]:
-    return [each["parts"][0]["text"] for each in msgspec.json.decode(body)["messages"]]
+    return [
+        message["parts"][0]["text"] for message in msgspec.json.decode(body)["messages"]
+    ]
 
 
 async def test_a_message_of_another_process_stands_in_the_next_request_after_the_same_bytes(
@@ -404,7 +406,7 @@ async def test_a_turn_writes_to_its_own_conversation_whatever_the_agent_did_befo
                 (await runtime.submit(name, f"{number % 2}: question {number}")).seq,
             )
             assert {
-                each.split(":")[0] for each in texts(model.bodies[-1]) if ":" in each
+                text.split(":")[0] for text in texts(model.bodies[-1]) if ":" in text
             } == {str(number % 2)}
         assert runtime.agent is agent
         for number, name in enumerate(names):
@@ -424,8 +426,8 @@ async def test_a_turn_that_another_process_took_back_is_not_in_the_next_request(
         name = await runtime.new()
         await settled(runtime, name, (await runtime.submit(name, "keep this")).seq)
         await settled(runtime, name, (await runtime.submit(name, "regret this")).seq)
-        stretch = (await runtime.journal.head(name)).stretch or ""
-        assert Child(elsewhere, store_url, stretch, "undo").finish() == 0
+        segment = (await runtime.journal.head(name)).segment or ""
+        assert Child(elsewhere, store_url, segment, "undo").finish() == 0
         await settled(runtime, name, (await runtime.submit(name, "go on")).seq)
         assert texts(model.bodies[-1]) == ["keep this", "yes", "go on"]
 
@@ -438,8 +440,8 @@ async def test_a_compaction_by_another_process_is_adopted_before_the_next_reques
     async with Hands(config, models=[model], limits=Limits(pause=0.01)) as runtime:
         name = await runtime.new()
         await settled(runtime, name, (await runtime.submit(name, "hello")).seq)
-        stretch = (await runtime.journal.head(name)).stretch or ""
-        assert Child(elsewhere, store_url, stretch, "compact").finish() == 0
+        segment = (await runtime.journal.head(name)).segment or ""
+        assert Child(elsewhere, store_url, segment, "compact").finish() == 0
         await settled(runtime, name, (await runtime.submit(name, "go on")).seq)
         assert len(texts(model.bodies[-1])) == 2
         assert "what was said" in texts(model.bodies[-1])[0]

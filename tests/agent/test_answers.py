@@ -11,7 +11,7 @@ from tenax.agent import Limits
 from tenax.config import Config
 from tenax.errors import InvalidInput
 from tenax.events import ApprovalAnswered, ApprovalAsked
-from tenax.models import Call, Reply, ScriptedModel
+from tenax.models import Reply, ScriptedCall, ScriptedModel
 from tests.support.runs import Hands, Note, config_of, lines, settled, told, until
 
 AT_ONCE = 5
@@ -23,7 +23,7 @@ def config(store_url: str, tmp_path: Path) -> Config:
     return config_of(store_url, tmp_path)
 
 
-def hands(config: Config, notes: Path, *calls: Call) -> Hands:
+def hands(config: Config, notes: Path, *calls: ScriptedCall) -> Hands:
     script: list[Reply | str] = [Reply(calls=list(calls)), "done"] * TURNS
     runtime = Hands(config, models=[ScriptedModel(script)], limits=Limits(pause=0.01))
     return runtime.with_tools(Note(notes, asks=True))
@@ -34,7 +34,7 @@ async def asking(runtime: Hands, count: int) -> tuple[str, int, list[ApprovalAsk
     name = await runtime.new()
     seq = (await runtime.submit(name, "write it down")).seq
     await until(runtime, name, "approval.asked", count)
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     return name, seq, await told(runtime, name, ApprovalAsked)
 
 
@@ -44,7 +44,7 @@ async def test_of_five_identical_answers_at_once_one_returns_and_the_others_are_
     """From one face and from several: the docstring's promise, and the call is made once each time."""
     notes = tmp_path / "notes.txt"
     async with (
-        hands(config, notes, Call("note", {"text": "milk"})) as one,
+        hands(config, notes, ScriptedCall("note", {"text": "milk"})) as one,
         hands(config, notes) as two,
     ):
         for turn in range(1, TURNS + 1):
@@ -71,7 +71,7 @@ async def test_answers_to_different_questions_at_once_all_count(
 ) -> None:
     """One moves the head under the other; both are stored, beside messages that come at the same moment."""
     notes = tmp_path / "notes.txt"
-    calls = [Call("note", {"text": f"line {n}"}) for n in range(AT_ONCE)]
+    calls = [ScriptedCall("note", {"text": f"line {n}"}) for n in range(AT_ONCE)]
     async with hands(config, notes, *calls) as runtime:
         name, seq, asks = await asking(runtime, AT_ONCE)
         answers = [runtime.answer(name, ask.message, ask.call, "once") for ask in asks]

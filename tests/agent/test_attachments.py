@@ -17,6 +17,7 @@ import pytest
 import tenax
 from tenax.agent import attachments
 from tenax.agent.attachments import judge
+from tenax.assembly import Runtime
 from tenax.config import Config
 from tenax.errors import InvalidInput, TooLarge
 from tenax.events import MessageUser, ModelRequested
@@ -24,7 +25,6 @@ from tenax.journal import LOCAL_USER
 from tenax.journal.verify.store import verify
 from tenax.models import Reply, Script, ScriptedModel, connect
 from tenax.parts import Extracted, File, Image, Text
-from tenax.runtime.runtime import Runtime
 from tenax.testing import Provider, SimClock
 from tenax.text import clean_name
 from tests.models.talk import APIS, settings
@@ -109,6 +109,8 @@ def test_all_other_text_is_plain_text(data: bytes) -> None:
         (b"\xff\xd8\xff" + b"\xff" * 100_000, None),
         (b"\xff\xd8\xff\xe1\0\0" * 1000, None),
         (b"\x89PNG\r\n\x1a\n", None),
+        (png(30, 20).replace(b"IHDR", b"XXXX"), None),
+        *((webp(kind, 30, 20)[:24], None) for kind in (b"VP8X", b"VP8L", b"VP8 ")),
         (png() + bytes(5 << 20), "x.png has 5,242,954 bytes. A picture may have 5 MB."),
         (b"a" * ((1 << 20) + 1), "x.png has 1,048,577 bytes. A text may have 1 MB."),
         (
@@ -163,10 +165,10 @@ def readers() -> list[Path]:
 async def held_in(reading: asyncio.Task[Any]) -> bytes:
     """What such a process may use, once it has given up the rest; it has no environment."""
     while not reading.done():
-        for each in readers():
-            limits = (each / "limits").read_bytes()
+        for reader in readers():
+            limits = (reader / "limits").read_bytes()
             if b"805306368" in limits:
-                assert (each / "environ").read_bytes() == b""
+                assert (reader / "environ").read_bytes() == b""
                 return limits
         await asyncio.sleep(0.01)
     raise AssertionError("it ended before anybody saw it")
@@ -249,10 +251,10 @@ async def test_both_wire_formats_show_it_and_requests_only_grow(
                 each.seq for each in await events_of(runtime, name, ModelRequested.kind)
             ]
             assert [
-                await runtime.seen(name, each) for each in requests
+                await runtime.seen(name, request) for request in requests
             ] == provider.bodies
         await model.close()
-    first, second = (msgspec.json.decode(each)["messages"] for each in provider.bodies)
+    first, second = (msgspec.json.decode(body)["messages"] for body in provider.bodies)
     assert second[: len(first)] == first
     assert provider.bodies[1].startswith(provider.bodies[0][:-2])
     content = first[-1]["content"]
@@ -292,9 +294,9 @@ async def test_the_usual_families_see_and_the_person_has_the_last_word() -> None
             connect(settings("openai", "http://127.0.0.1:9", name=name, sees=each))
             for each in (None, not sees)
         ]
-        assert [each.sees for each in models] == [sees, not sees], name
-        for each in models:
-            await each.close()
+        assert [model.sees for model in models] == [sees, not sees], name
+        for model in models:
+            await model.close()
 
 
 async def test_a_model_that_sees_after_one_that_does_not_is_shown_it_all(
@@ -313,7 +315,7 @@ async def test_a_model_that_sees_after_one_that_does_not_is_shown_it_all(
                         runtime, name, words, **({"a_png": png()} if not sees else {})
                     )
                 await model.close()
-    assert [b"cannot see" in each for each in provider.bodies] == [True, False]
+    assert [b"cannot see" in body for body in provider.bodies] == [True, False]
     assert b"image_url" in provider.bodies[1]
 
 
@@ -372,11 +374,11 @@ async def test_erasing_a_message_takes_its_blobs_and_what_is_gone_is_a_sentence(
             for each in await told(runtime, name, MessageUser)
             if each.parts[0] == Text("Secret")
         ]
-        blobs = [each.blob for each in event.parts[1:]] + [event.parts[1].text.blob]
-        assert None not in [await runtime.journal.get_blob(each) for each in blobs]
+        blobs = [part.blob for part in event.parts[1:]] + [event.parts[1].text.blob]
+        assert None not in [await runtime.journal.get_blob(blob) for blob in blobs]
         assert b"aardvark" in model.bodies[-1]
         await runtime.erase(name, [seq])
-        left = [await runtime.journal.get_blob(each) for each in blobs]
+        left = [await runtime.journal.get_blob(blob) for blob in blobs]
         assert left == [None, None, b"kept", None]
         await send(runtime, name, "What was it?")
         assert b"aardvark" not in model.bodies[-1]
@@ -411,7 +413,7 @@ async def test_what_no_message_names_is_dropped_after_a_day(config: Config) -> N
         async with Runtime(
             config, journal=journal, models=[ScriptedModel([])]
         ) as runtime:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await runtime.journal.get_blob(never) is not None:  # noqa: ASYNC110  (upkeep has no event)
                     await asyncio.sleep(0.02)
             assert [journal.get_blob(each) for each in (sent, again)] == [

@@ -18,22 +18,31 @@ import msgspec
 import pytest
 
 from tenax.agent import Limits
+from tenax.assembly import Runtime
+from tenax.concurrency import OWN_THREAD
 from tenax.config import Config
 from tenax.config.rules import Rule
 from tenax.errors import InvalidInput, Refused
 from tenax.events import FilesChanged
 from tenax.journal.verify.store import verify
-from tenax.models import Call, Reply, ScriptedModel
-from tenax.runtime.runtime import Runtime
-from tenax.tools.base import THREAD, Tool
+from tenax.models import Reply, ScriptedCall, ScriptedModel
 from tenax.tools.base import Call as Made
+from tenax.tools.base import Tool
 from tenax.tools.files import walk as seek
 from tenax.tools.files.edit import EditFile, ReadFile, WriteFile
 from tenax.views.transcript import Row
 from tenax.workspace import changes as tracking
 from tenax.workspace import snapshots as snapshot
 from tenax.workspace.changes import Changes, TurnChanges
-from tests.support.runs import Hands, asked, config_of, events_of, outcomes, told
+from tests.support.runs import (
+    Hands,
+    asked,
+    config_of,
+    events_of,
+    outcomes,
+    told,
+    with_timing,
+)
 
 OPEN = Path("/proc/self/fd")
 
@@ -67,10 +76,13 @@ class Act(Tool[ActArgs]):
         return "done"
 
 
-def acting(config: Config, *calls: str | Call, **deeds: Callable[[Path], Any]) -> Hands:
+def acting(
+    config: Config, *calls: str | ScriptedCall, **deeds: Callable[[Path], Any]
+) -> Hands:
     """A runtime whose model makes these calls in one turn, and again in the next."""
     made = [
-        Call("act", {"what": each}) if isinstance(each, str) else each for each in calls
+        ScriptedCall("act", {"what": call}) if isinstance(call, str) else call
+        for call in calls
     ]
     model = ScriptedModel([*(Reply(calls=[each]) for each in made), "Done."] * 2)
     runtime = Hands(config, models=[model], limits=Limits(pause=0.01))
@@ -97,11 +109,11 @@ def fill(folder: Path, files: dict[str, str]) -> None:
 def held(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Every file, with what it holds and its mode."""
     files = (
-        each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()
+        path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
     )
     return {
-        str(each.relative_to(folder)): (each.read_bytes(), each.stat().st_mode & 0o777)
-        for each in files
+        str(file.relative_to(folder)): (file.read_bytes(), file.stat().st_mode & 0o777)
+        for file in files
     }
 
 
@@ -137,21 +149,26 @@ async def test_what_a_turn_changed_is_shown_and_put_back_and_that_is_put_back(
     }
     fill(folder, {**files, ".gitignore": "build\n"})
     before = held(folder)
-    write = Call("write_file", {"path": "build/in", "content": "z"})
-    edit = Call("edit_file", {"path": "a.txt", "old": "TWO", "new": "2"})
+    write = ScriptedCall("write_file", {"path": "build/in", "content": "z"})
+    edit = ScriptedCall("edit_file", {"path": "a.txt", "old": "TWO", "new": "2"})
     async with acting(
-        config, "deed", edit, write, Call("read_file", {"path": "a.txt"}), deed=deed
+        config,
+        "deed",
+        edit,
+        write,
+        ScriptedCall("read_file", {"path": "a.txt"}),
+        deed=deed,
     ) as runtime:
         await runtime.add_rule(Rule("allow", "*_file"))
         name = await runtime.new()
         await asked(runtime, name, "Do it.")
         after = held(folder)
         turn = await only(runtime, name)
-        assert {each.path: each.what for each in turn.files} == {
+        assert {file.path: file.what for file in turn.files} == {
             "a.txt": "changed", "build/in": "changed", "deep/new.bin": "added", "gone.txt": "removed",
             "run.sh": "changed",
         }  # fmt: skip
-        found = {each.path: each for each in turn.files}
+        found = {file.path: file for file in turn.files}
         assert (
             found["a.txt"].diff
             == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
@@ -181,12 +198,12 @@ async def test_what_a_turn_changed_is_shown_and_put_back_and_that_is_put_back(
         assert [(each.text, each.state) for each in await shown(runtime, name)] == [
             ("Changed 5 files.", "undone"), ("Put back 5 files.", ""),
         ]  # fmt: skip
-        (again,) = [each for each in await runtime.changes(name) if each.undoes]
-        assert {each.path: each.what for each in again.files}["gone.txt"] == "added"
+        (again,) = [change for change in await runtime.changes(name) if change.undoes]
+        assert {file.path: file.what for file in again.files}["gone.txt"] == "added"
         assert sorted((await runtime.put_back(name, again.turn)).done) == sorted(found)
         assert held(folder) == after
         assert [each.state for each in await shown(runtime, name)] == ["", "undone", ""]
-        assert [each.undone for each in await runtime.changes(name)] == [
+        assert [change.undone for change in await runtime.changes(name)] == [
             False,
             True,
             False,
@@ -258,7 +275,7 @@ async def test_a_change_that_hides_is_found_and_what_only_seems_one_is_not(
     ) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "Do it.")
-        assert [each.path for each in (await only(runtime, name)).files] == [
+        assert [file.path for file in (await only(runtime, name)).files] == [
             ".gitignore",
             "a",
         ]
@@ -279,12 +296,13 @@ async def test_what_is_too_much_is_said_once_and_holds_no_turn(
         await asked(runtime, name, "Do it.")
         (event,) = await told(runtime, name, FilesChanged)
         assert event.missed.startswith("The folder has more than 12 files and folders")
-        hangs = threading.Event()
-        monkeypatch.setattr(
-            snapshot.Snapshots, "take", lambda *_: hangs.wait(30) and None
-        )
-        monkeypatch.setattr(tracking, "_LOOK_SECONDS", 0.05)
-        async with asyncio.timeout(10):
+    hangs = threading.Event()
+    monkeypatch.setattr(snapshot.Snapshots, "take", lambda *_: hangs.wait(100) and None)
+    brief = with_timing(light, scan_seconds=0.05)
+    async with acting(
+        brief, "write", "again", write=write, again=partial_write("d8/x")
+    ) as runtime:
+        async with asyncio.timeout(60):
             await asked(runtime, name, "Again.")
         with pytest.raises(Refused, match="could not be looked at"):
             await runtime.put_back(name, (await runtime.changes(name))[0].turn)
@@ -301,7 +319,8 @@ async def test_a_long_ignore_file_keeps_no_look_from_its_end(light: Config) -> N
     """Its lines were one expression, which took seconds per file and let no other thread run meanwhile."""
     fill(light.tools_folder, {f"f{n}": "x" for n in range(300)})
     fill(light.tools_folder, {".gitignore": "x*y\n" * 50_000})
-    async with acting(light, "write", write=partial_write("a")) as runtime:
+    patient = with_timing(light, scan_seconds=60.0)
+    async with acting(patient, "write", write=partial_write("a")) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "Do it.")
         (event,) = await told(runtime, name, FilesChanged)
@@ -321,11 +340,11 @@ def test_a_look_ends_when_nobody_waits_for_it_any_more(
     deserted = threading.Event()
     deserted.set()
     with pytest.raises(seek.Abandoned):
-        looks.moved(taken, deserted)
+        looks.find_changes(taken, deserted)
     with pytest.raises(seek.Abandoned):
         looks.take(taken.about, deserted)
     assert list((tmp_path / "kept").rglob("call-*")) == [taken.file]
-    taken.drop()
+    taken.discard()
 
 
 async def test_a_diff_that_takes_long_does_not_hold_the_loop(
@@ -369,11 +388,11 @@ async def test_paths_that_no_event_can_hold_fail_no_turn(light: Config) -> None:
 
 
 async def test_what_a_person_does_after_a_stop_in_the_middle_of_a_call_is_theirs(
-    light: Config, monkeypatch: pytest.MonkeyPatch
+    light: Config,
 ) -> None:
     """Tenax ended in good order: what the call had changed was looked for then, and not at the next start."""
-    # a busy machine may need more than a second
-    monkeypatch.setattr("tenax.agent.loop._TELL_SECONDS", 3.0)
+    # A busy machine may need more than a second.
+    light = with_timing(light, interrupt_seconds=3.0)
     begun = asyncio.Event()
 
     class Slow(Act):
@@ -391,7 +410,7 @@ async def test_what_a_person_does_after_a_stop_in_the_middle_of_a_call_is_theirs
     fill(light.tools_folder, {"mine.txt": "two days of work"})
     async with acting(light, "slow").with_tools(Slow()) as runtime:
         (first, *_) = await runtime.changes(name)
-        assert [each.path for each in first.files] == ["a.txt"]
+        assert [file.path for file in first.files] == ["a.txt"]
 
 
 def partial_write(path: str) -> Callable[[Path], Any]:
@@ -409,21 +428,21 @@ async def test_what_files_held_is_erased_with_the_words_that_asked_for_it(
         turn = await only(runtime, name)
         (event,) = await told(runtime, name, FilesChanged)
         blobs = [event.files[0].before.blob, event.files[0].after.blob]
-        assert [await runtime.journal.get_blob(each) for each in blobs] == [
+        assert [await runtime.journal.get_blob(blob) for blob in blobs] == [
             b"secret before",
             b"y",
         ]
-        kept = config.places.data / "files"
+        kept = config.directories.data / "files"
         assert any(
-            b"secret before" in each.read_bytes() for each in kept.rglob("pack-*")
+            b"secret before" in path.read_bytes() for path in kept.rglob("pack-*")
         )
         await runtime.erase(name, [event.message])
-        assert [await runtime.journal.get_blob(each) for each in blobs] == [None, None]
+        assert [await runtime.journal.get_blob(blob) for blob in blobs] == [None, None]
         assert await shown(runtime, name) == []
         assert all(
-            b"secret before" not in each.read_bytes()
-            for each in kept.rglob("*")
-            if each.is_file()
+            b"secret before" not in path.read_bytes()
+            for path in kept.rglob("*")
+            if path.is_file()
         )
         assert await runtime.changes(name) == []
         with pytest.raises(InvalidInput, match="erased"):
@@ -435,10 +454,10 @@ async def test_what_is_erased_is_not_kept_of_a_folder_that_tools_worked_in_befor
 ) -> None:
     """Nor where a call of another user was cut off in it, as long as all users had one folder."""
     fill(light.tools_folder, {"a": "secret"})
-    place = light.places.snapshots
+    place = light.directories.snapshots
     looks = snapshot.Snapshots(light.tools_folder, place, [])
     # of a process that is gone
-    looks.take(snapshot.About("bob", "c_1", None, 1, "1")).let_go()
+    looks.take(snapshot.About("bob", "c_1", None, 1, "1")).release()
     (light.tools_folder / "a").unlink()
 
     def kept() -> list[str]:
@@ -450,9 +469,9 @@ async def test_what_is_erased_is_not_kept_of_a_folder_that_tools_worked_in_befor
 
     assert len(kept()) == 1
     async with acting(light) as runtime:  # the folder is the owner's
-        await runtime._changes.settle()
+        await runtime._changes.report_orphans()
         assert list(place.rglob("call-*")) == []
-    moved = replace(light, tools_folder=light.places.data / "elsewhere")
+    moved = replace(light, tools_folder=light.directories.data / "elsewhere")
     async with acting(moved) as runtime:
         await runtime.delete(await runtime.new())
     assert kept() == []
@@ -461,9 +480,9 @@ async def test_what_is_erased_is_not_kept_of_a_folder_that_tools_worked_in_befor
 def opened(place: Path) -> list[str]:
     """What this process has open below a place. What threads of others open and close meanwhile lies elsewhere."""
     found = []
-    for each in OPEN.iterdir():
+    for path in OPEN.iterdir():
         with contextlib.suppress(OSError):  # it was closed meanwhile
-            found.append(str(each.readlink()))
+            found.append(str(path.readlink()))
     return [each for each in found if each.startswith(f"{place}/")]
 
 
@@ -494,32 +513,32 @@ def test_a_process_that_may_open_no_more_files_takes_none_for_changed(
     most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     moved, n = None, 0
     while moved is None:
-        used = {int(each.name) for each in OPEN.iterdir()}
+        used = {int(path.name) for path in OPEN.iterdir()}
         free = (number for number in itertools.count() if number not in used)
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (next(itertools.islice(free, n, None)), hard)
         )
         with contextlib.suppress(OSError):
-            _, moved = looks.moved(taken)
+            _, moved = looks.find_changes(taken)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         n += 1
-    taken.drop()
+    taken.discard()
     assert (moved, n > 5) == ([], True)
 
 
-@pytest.mark.parametrize("work", ["take", "left"])
+@pytest.mark.parametrize("work", ["take", "claim_orphans"])
 async def test_what_a_look_holds_is_let_go_where_nobody_waits_for_it_any_more(
     light: Config, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     """Who waits may go in the very moment in which the look ends. What is erased later is kept nowhere for that."""
     fill(light.tools_folder, {"a": "secret"})
     async with acting(light) as runtime:
-        name, place = await runtime.new(), light.places.data / "files"
+        name, place = await runtime.new(), light.directories.data / "files"
         changes = Changes(runtime.journal, light.tools_folder, place)
         looks, loop = changes._snapshots, asyncio.get_running_loop()
-        if work == "left":
+        if work == "claim_orphans":
             # of a process that is gone
-            looks.take(snapshot.About("local", name, None, 1, "1")).let_go()
+            looks.take(snapshot.About("local", name, None, 1, "1")).release()
         found = getattr(looks, work)
 
         gone = threading.Event()
@@ -527,11 +546,11 @@ async def test_what_a_look_holds_is_let_go_where_nobody_waits_for_it_any_more(
         def late(*given: Any) -> Any:
             held = found(*given)
             loop.call_soon_threadsafe(looking.cancel)
-            assert gone.wait(5)
+            assert gone.wait(60)
             return held
 
         async def look() -> None:
-            async with changes.around(name, None, 1, "2"):
+            async with changes.watch(name, None, 1, "2"):
                 pytest.fail("it was cancelled")
 
         monkeypatch.setattr(looks, work, late)
@@ -540,15 +559,15 @@ async def test_what_a_look_holds_is_let_go_where_nobody_waits_for_it_any_more(
         with pytest.raises(asyncio.CancelledError):
             await looking
         monkeypatch.undo()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while any(place.rglob("call-*")):
                 await asyncio.sleep(0.01)
-                await changes.settle()
+                await changes.report_orphans()
         await changes.forget()
         assert [
-            each
-            for each in place.rglob("*")
-            if each.is_file() and b"secret" in each.read_bytes()
+            path
+            for path in place.rglob("*")
+            if path.is_file() and b"secret" in path.read_bytes()
         ] == []
         assert await told(runtime, name, FilesChanged) == []
 
@@ -560,7 +579,7 @@ async def test_a_system_that_gives_no_more_threads_fails_no_turn(
     start = threading.Thread.start
 
     def none_left(thread: threading.Thread) -> None:
-        if thread.name.startswith(THREAD):
+        if thread.name.startswith(OWN_THREAD):
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -604,9 +623,8 @@ def test_a_file_that_is_written_twice_in_a_tick_of_its_clock_is_seen_twice(
         taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, str(n)))
         assert taken is not None
         file.write_text(str(n))
-        now, moved = looks.moved(taken)
-        os.close(taken.lock)
-        taken.file.unlink()
+        now, moved = looks.find_changes(taken)
+        taken.discard()
         ((path, before, after),) = moved
         assert before is not None
         assert after is not None
@@ -641,7 +659,7 @@ async def test_a_store_settings_and_keys_in_the_folder_are_neither_shown_nor_put
         name = await runtime.new()
         await asked(runtime, name, "go")
         turn = await only(runtime, name)
-        assert [each.path for each in turn.files] == ["a.txt"]
+        assert [file.path for file in turn.files] == ["a.txt"]
         assert (await runtime.put_back(name, turn.turn)).done == ["a.txt"]
         assert store.stat().st_mode & 0o777 == 0o640
 
@@ -655,5 +673,5 @@ def test_files_of_tenax_that_lie_below_the_folder_are_not_kept(
     looks = snapshot.Snapshots(tmp_path, tmp_path / "own" / "kept", [tmp_path / own])
     taken = looks.take(snapshot.About("ada", "c_1", "r_1", 1, "c"))
     assert taken is not None
-    os.close(taken.lock)
+    taken.release()
     assert taken.before.files.keys() == kept

@@ -17,25 +17,26 @@ from typing import Any
 import pytest
 
 import tenax
+from tenax.assembly import Runtime
 from tenax.config import Config
 from tenax.config.rules import Rule
 from tenax.config.write import add_rule
 from tenax.events import ToolFinished
 from tenax.journal import LOCAL_USER
-from tenax.models import Call, Reply
-from tenax.runtime.runtime import Runtime
+from tenax.models import Reply, ScriptedCall
 from tenax.testing import SimClock
 from tenax.tools.base import Call as Made
 from tenax.tools.base import Tool
 from tenax.tools.gate import Gate
 from tests.contract import mcp_server
+from tests.support.bubblewrap import need_bwrap
 from tests.support.cast import Cast, hand_on
 from tests.support.children import Child
 from tests.support.runs import asked, config_of, told, until
 from tests.support.turns import all_answered, ask, new_conversation, set_up
 
-SECONDS = 20.0
-WRITE = Reply(calls=[Call("write_file", {"path": "a.txt", "content": "x"})])
+SECONDS = 60.0
+WRITE = Reply(calls=[ScriptedCall("write_file", {"path": "a.txt", "content": "x"})])
 ALLOW = '[[rules]]\nverdict = "allow"\ntool = "*"\n'
 
 
@@ -140,11 +141,16 @@ class InBackground(Walk):
     """A background process ends, and that starts a turn."""
 
     script = (
-        Reply(calls=[Call("shell_start", {"command": "true"})]),
+        Reply(calls=[ScriptedCall("shell_start", {"command": "true"})]),
         "begun",
         WRITE,
         "done",
     )
+
+    async def before(self) -> str:
+        """A command outside of a sandbox would ask somebody first."""
+        need_bwrap()
+        return await super().before()
 
     async def go(self, runtime: Runtime, name: str) -> str:
         await runtime.submit(name, "go")
@@ -173,7 +179,7 @@ class Scheduled(Walk):
         self.clock.set_wall(self.clock.now_us() + 21 * 60 * 1_000_000)
         await runtime.schedules.fire()
         await until(runtime, name, "run.finished")
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         return name
 
 
@@ -181,7 +187,7 @@ class OfServer(Walk):
     """A tool of an MCP server."""
 
     tool = "own__note"
-    script = (Reply(calls=[Call("own__note", {"text": os.devnull})]), "done")
+    script = (Reply(calls=[ScriptedCall("own__note", {"text": os.devnull})]), "done")
     more = f'[mcp.own]\ncommand = ["{sys.executable}", "{mcp_server.__file__}"]\n'
 
     async def go(self, runtime: Runtime, name: str) -> str:

@@ -247,7 +247,7 @@ def test_without_a_lock_it_compacts_once_and_says_what_to_do(
     assert outcome.session_id == one_child(db)
     assert len(outcome.messages) < 20
     assert len(summary.asked) == 1
-    (line,) = [each for each in caplog.records if each.name.startswith("tenax")]
+    (line,) = [record for record in caplog.records if record.name.startswith("tenax")]
     assert "Restart Tenax" in line.getMessage()
 
 
@@ -342,11 +342,11 @@ def test_what_another_process_wrote_is_not_buried_by_messages_of_the_callers_own
 
 def told(outcome: Compacted) -> list[Any]:
     """What the caller goes on with, after the summary."""
-    return [each["content"] for each in outcome.messages[1:]]
+    return [message["content"] for message in outcome.messages[1:]]
 
 
 def tokens(messages: list[Any]) -> int:
-    return sum(len(each["content"]) // 4 + 4 for each in messages)
+    return sum(len(message["content"]) // 4 + 4 for message in messages)
 
 
 @pytest.mark.parametrize("stored", [0, 7])
@@ -520,13 +520,13 @@ def test_a_call_is_never_parted_from_its_result(db: SessionDB) -> None:
         )
         db.journal.append(conversation, [RunFinished("completed")], run=run)
     for keep in (3, 2, 5):
-        (head,) = [db.journal.head(conversation).stretch]
+        (head,) = [db.journal.head(conversation).segment]
         assert isinstance(
             compact(db, head or "", summarise=Summary(), keep=keep), Compacted
         )
         context = Context()
-        for each in db.journal.read(conversation):
-            context.apply(each)
+        for event in db.journal.read(conversation):
+            context.apply(event)
         roles = [each.role for each in context.request()]
         for n, role in enumerate(roles):
             assert role != "results" or roles[n - 1] == "assistant", roles

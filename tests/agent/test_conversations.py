@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tenax.assembly import Runtime
 from tenax.config import Config
 from tenax.errors import Gone, InvalidInput
 from tenax.events import MessageUser
 from tenax.models import Reply, ScriptedModel
 from tenax.parts import Text
-from tenax.runtime.runtime import Runtime
 from tests.support.damage import break_events
 from tests.support.runs import asked, config_of
 
@@ -40,7 +40,8 @@ async def test_the_list_shows_titles_pins_and_what_is_archived(config: Config) -
             (first, "The first"),
         ]
         assert [
-            each.conversation for each in await runtime.conversations(archived=True)
+            summary.conversation
+            for summary in await runtime.conversations(archived=True)
         ] == [third]
 
 
@@ -56,7 +57,7 @@ async def test_one_message_that_cannot_be_read_hides_no_conversation(
         found = await runtime.list.page(await runtime.conversations())
         assert {each.id: each.words for each in found} == {broken: None, whole: "hello"}
         assert [
-            each.conversation for each in (await runtime.journal.search("hello")).hits
+            hit.conversation for hit in (await runtime.journal.search("hello")).hits
         ] == [whole]
 
 

@@ -13,16 +13,16 @@ import pytest
 
 import tenax
 from tenax.agent import Limits
+from tenax.assembly import Runtime
 from tenax.cli.talk.screen import Screen
 from tenax.config import Config
 from tenax.errors import Gone
 from tenax.events import DELEGATE, TEMPORARY, ContextOpened, ToolFinished, ToolHanded
 from tenax.journal import LOCAL_USER
 from tenax.journal.verify.store import verify
-from tenax.models import Call, Piece, Reply, Words
-from tenax.runtime.runtime import Runtime
+from tenax.models import Piece, Reply, ScriptedCall, Words
 from tenax.testing import SimClock
-from tenax.tools.delegate import CHILDREN_MAX, Delegate
+from tenax.tools.delegate import CHILDREN_MAX
 from tenax.views.transcript import Put, Row
 from tests.support.cast import Cast, hand_on
 from tests.support.runs import (
@@ -33,13 +33,16 @@ from tests.support.runs import (
     settled,
     told,
     until,
+    with_timing,
 )
 from tests.support.turns import all_answered
 
 QUICK = Limits(pause=0.01, retries=2)
 HANG = Reply(words="wait", hang=True)
-WRITE = Reply(calls=[Call("write_file", {"path": "plan.txt", "content": "tea"})])
-SECONDS = 15.0
+WRITE = Reply(
+    calls=[ScriptedCall("write_file", {"path": "plan.txt", "content": "tea"})]
+)
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -82,7 +85,7 @@ async def ended(runtime: Runtime, name: str) -> None:
             head := await runtime.journal.head(name)
         ).run is not None or head.unanswered:
             await runtime.journal.wait(name, head.head, seconds=1.0)
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
 
 
 async def results(runtime: Runtime, name: str) -> list[tuple[str, str]]:
@@ -115,9 +118,11 @@ async def test_tasks_are_done_side_by_side_in_conversations_of_their_own(
             DELEGATE,
             "find apples",
         )
-        assert [each.conversation for each in await runtime.conversations()] == [name]
+        assert [summary.conversation for summary in await runtime.conversations()] == [
+            name
+        ]
         assert rows[1].child in {
-            each.conversation for each in (await runtime.search("pears")).hits
+            hit.conversation for hit in (await runtime.search("pears")).hits
         }
         assert [
             row.author
@@ -125,16 +130,15 @@ async def test_tasks_are_done_side_by_side_in_conversations_of_their_own(
             if row.kind == "user"
         ] == ["system"]
         tools = {
-            each.name
-            for each in (await runtime._answerers.of(rows[0].child)).gate.tools()
+            tool.name for tool in (await runtime._agents.of(rows[0].child)).gate.tools()
         }
-        assert {each.name for each in runtime.agent.gate.tools()} - tools >= {
+        assert {tool.name for tool in runtime.agent.gate.tools()} - tools >= {
             "delegate",
             "memory",
         }
         assert {"read_file", "write_file", "edit_file"} <= tools
-        secret = await runtime._answerers.of(await runtime.new(source=TEMPORARY))
-        assert "delegate" not in {each.name for each in secret.gate.tools()}
+        secret = await runtime._agents.of(await runtime.new(source=TEMPORARY))
+        assert "delegate" not in {tool.name for tool in secret.gate.tools()}
         assert (await asyncio.to_thread(verify, runtime.journal.journal)).problems == []
 
 
@@ -184,7 +188,7 @@ async def test_what_sub_agents_spend_is_the_parents_and_their_steps_are_few(
     config: Config,
 ) -> None:
     """The family stops at the parent's budget, whoever of it spends; a sub-agent that comes to no end is ended."""
-    look = Reply(calls=[Call("no_such_tool")], cost=0.3)
+    look = Reply(calls=[ScriptedCall("no_such_tool")], cost=0.3)
     cast = Cast(
         [Reply(calls=hand_on("spend").calls, cost=0.2), Reply(words="never said")],
         {"spend": [look] * 40},
@@ -241,7 +245,7 @@ async def test_an_approval_in_a_sub_agent_is_answered_there_and_both_go_on(
         async with asyncio.timeout(30):
             for each in (name, row.child, name):  # one may wake the other once more
                 while await runtime.journal.holder(f"run:{each}") is not None:
-                    await runtime.lanes.idle(each)
+                    await runtime.workers.idle(each)
         (asked,) = await runtime.questions(row.child)
         assert await runtime.questions(name) == []
         assert f"/open {row.child}" in Screen(lambda: 200).changed([Put(row)])
@@ -249,7 +253,7 @@ async def test_an_approval_in_a_sub_agent_is_answered_there_and_both_go_on(
     async with runtime_of(config, other, serves=False) as runtime:
         await runtime.take_over(name)
         await until(runtime, name, "run.started", 2)
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         await runtime.answer(row.child, asked.message, asked.call, "once")
         # nobody is asked any more, and it goes on
         await until(runtime, name, "tool.handed", 3)
@@ -300,7 +304,7 @@ async def test_a_sub_agent_that_nobody_waits_for_is_not_gone_on_with(
         child = (await card(runtime, name, asks=False)).child
         await until(runtime, child, "model.requested")
         # it waits for the sub-agent; otherwise it would be cut off, and go on
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
     async with runtime_of(config, cast, serves=False) as runtime:
         await runtime.stop(name)
         await ended(runtime, name)
@@ -334,11 +338,9 @@ async def test_a_stopped_sub_agent_says_so_and_an_interruption_reaches_it(
         assert prose(await runtime.transcript(name))[-1] == "answered"
 
 
-async def test_a_sub_agent_that_takes_too_long_is_stopped(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sub_agent_that_takes_too_long_is_stopped(config: Config) -> None:
     """The tool's bound holds though nothing waits inside of it; the time in which a person is asked does not count."""
-    monkeypatch.setattr(Delegate, "seconds", 2.0)
+    config = with_timing(config, delegate_seconds=2.0)
     cast, clock = (
         Cast([hand_on("plan"), "went on without"], {"plan": [WRITE, HANG]}),
         SimClock(),
@@ -400,7 +402,7 @@ async def test_a_sub_agent_that_is_deleted_is_a_result_too(config: Config) -> No
         name, seq = await begin(runtime)
         child = (await card(runtime, name, asks=False)).child
         await until(runtime, child, "model.requested")
-        await runtime.lanes.idle(name)  # it waits for the sub-agent
+        await runtime.workers.idle(name)  # it waits for the sub-agent
     async with runtime_of(config, cast, serves=False) as runtime:
         await runtime.delete(child)
         await settled(runtime, name, seq)
@@ -418,15 +420,15 @@ async def test_what_another_process_left_of_a_sub_agent_is_seen_to(
     async with runtime_of(config, cast) as runtime:
         name, seq = await begin(runtime)
         child = (await card(runtime, name, asks=True)).child
-        await runtime.lanes.idle(child)
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(child)
+        await runtime.workers.idle(name)
         dies = Cast([], {"plan": [WRITE, says]})
         async with runtime_of(config, dies, serves=False) as other:
 
             async def dead(conversation: str) -> None:
                 """It tells nobody."""
 
-            monkeypatch.setattr(other.lanes, "tell", dead)
+            monkeypatch.setattr(other.workers, "tell", dead)
             (asked,) = await other.questions(child)
             await other.answer(child, asked.message, asked.call, "once")
             await until(
@@ -434,7 +436,7 @@ async def test_what_another_process_left_of_a_sub_agent_is_seen_to(
                 child,
                 *(("model.requested", 2) if says == HANG else ("run.finished", 1)),
             )
-        await runtime._look_after()
+        await runtime._pick_up_orphans()
         await settled(runtime, name, seq)
         assert await results(runtime, name) == [("done", "wrote it")]
         assert await outcomes(runtime, name) == ["completed"]
@@ -447,11 +449,11 @@ async def test_going_on_with_a_run_goes_on_with_its_sub_agents(config: Config) -
         name, seq = await begin(runtime)
         child = (await card(runtime, name, asks=False)).child
         await until(runtime, child, "model.requested")
-        await runtime.lanes.idle(name)  # it waits for the sub-agent
+        await runtime.workers.idle(name)  # it waits for the sub-agent
     cast = Cast([hand_on("plan"), "planned"], {"plan": ["wrote it"]})
     async with runtime_of(config, cast) as runtime:
-        await runtime._look_after()
-        await runtime.lanes.idle(child)
+        await runtime._pick_up_orphans()
+        await runtime.workers.idle(child)
         assert cast.asked("plan") == 0
         await runtime.go_on(name)
         await settled(runtime, name, seq)

@@ -48,9 +48,9 @@ def begun_once(journal: Journal) -> tuple[str, int]:
 
 def unknown(events: list[Event]) -> list[str]:
     return [
-        each.call
-        for each in events
-        if isinstance(each, ToolFinished) and each.outcome == "unknown"
+        event.call
+        for event in events
+        if isinstance(event, ToolFinished) and event.outcome == "unknown"
     ]
 
 
@@ -63,8 +63,8 @@ def test_the_repair_alone_is_enough(store_url: str, tmp_path: Path) -> None:
     try:
         name, _ = begun_once(journal)
         turns = Turns()
-        for each in journal.read(name):
-            turns.apply(each)
+        for event in journal.read(name):
+            turns.apply(event)
         assert turns.run is not None
         assert unknown(interruption(turns.run, GONE)) == [CALL.id]
     finally:
@@ -84,9 +84,9 @@ async def test_the_run_that_goes_on_is_enough_alone(
         journal = runtime.journal.journal
         name, _ = await asyncio.to_thread(begun_once, journal)
         journal.append(name, [RunFinished("interrupted", GONE)], run="r_1")
-        runtime.lanes.wake(name, resume=True)
+        runtime.workers.wake(name, resume=True)
         async with asyncio.timeout(SECONDS):
-            await runtime.lanes.idle(name)
-        events = [each.event for each in await runtime.journal.read(name, limit=1000)]
-    assert unknown([each for each in events if isinstance(each, Event)]) == [CALL.id]
+            await runtime.workers.idle(name)
+        events = [event.event for event in await runtime.journal.read(name, limit=1000)]
+    assert unknown([event for event in events if isinstance(event, Event)]) == [CALL.id]
     assert not notes.exists(), "the call was made a second time"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tenax.agent.instructions import ALL_CHARS_MAX, FILE_CHARS_MAX, instructions, marked
+from tenax.assembly import Runtime
 from tenax.models import Reply, Script, ScriptedModel
-from tenax.runtime.runtime import Runtime
 from tests.support.runs import asked, config_of
 
 
@@ -96,7 +97,7 @@ def test_what_is_no_plain_file_is_left_out(home: Path) -> None:
     assert len(said) < ALL_CHARS_MAX
 
 
-async def test_a_stretch_begins_with_them_and_keeps_its_bytes(tmp_path: Path) -> None:
+async def test_a_segment_begins_with_them_and_keeps_its_bytes(tmp_path: Path) -> None:
     """What changes in a file meanwhile waits for the next conversation; without context files nothing is read."""
     config = config_of(f"sqlite:///{tmp_path}/t.db", tmp_path)
     config.tools_folder.mkdir(parents=True)
@@ -113,6 +114,7 @@ async def test_a_stretch_begins_with_them_and_keeps_its_bytes(tmp_path: Path) ->
         assert second[:end] == first[:end]
         await asked(runtime, await runtime.new(), "hello")
         assert b"Use spaces." in model.bodies[-1]
-    async with Runtime(config, models=[model], context_files=False) as runtime:
+    config = replace(config, context_files=False)
+    async with Runtime(config, models=[model]) as runtime:
         await asked(runtime, await runtime.new(), "hello")
         assert b"Use spaces." not in model.bodies[-1]

@@ -25,11 +25,11 @@ from tenax.events import (
     ModelRequested,
     ModelUsed,
 )
-from tenax.models import Call, Reply, Script, ScriptedModel, Trouble
+from tenax.models import Reply, Script, ScriptedCall, ScriptedModel, Trouble
 from tenax.models.base import Piece
 from tenax.parts import Text
 from tenax.sessions import SessionDB
-from tenax.views.context import fenced
+from tenax.views.context import quote_summary
 from tests.support.runs import (
     Hands,
     Note,
@@ -64,7 +64,8 @@ class Talker(ScriptedModel):
     ) -> None:
         super().__init__(script, context=context)
         self.summaries = [
-            Reply(words=each) if isinstance(each, str) else each for each in summaries
+            Reply(words=summary) if isinstance(summary, str) else summary
+            for summary in summaries
         ]
         self.asked: list[bytes] = []
         """Requests for a summary."""
@@ -99,8 +100,8 @@ def messages(body: bytes) -> list[dict[str, Any]]:
 def said(body: bytes) -> list[str]:
     """The texts of a request."""
     return [
-        "\n".join(part["text"] for part in each["parts"] if "text" in part)
-        for each in messages(body)
+        "\n".join(part["text"] for part in message["parts"] if "text" in part)
+        for message in messages(body)
     ]
 
 
@@ -108,9 +109,9 @@ def whole(body: bytes) -> bool:
     """Whether every call stands right before its results."""
     roles = [
         "calls"
-        if any(part["type"] == "tool_call" for part in each["parts"])
-        else each["role"]
-        for each in messages(body)
+        if any(part["type"] == "tool_call" for part in message["parts"])
+        else message["role"]
+        for message in messages(body)
     ]
     return all(
         (role == "results") == (n > 0 and roles[n - 1] == "calls")
@@ -157,10 +158,10 @@ async def test_a_conversation_that_is_nearly_full_is_summarised_before_the_next_
         assert set(await outcomes(runtime, name)) == {"completed"}
         first = (await events_of(runtime, name, "context.compacted"))[0]
         requests = await events_of(runtime, name, "model.requested")
-        requested = next(each for each in requests if each.seq > first.seq)
+        requested = next(request for request in requests if request.seq > first.seq)
         body = await runtime.seen(name, requested.seq)
         texts = said(body)
-        assert texts[0] == fenced("They talked. The sum is 42.")
+        assert texts[0] == quote_summary("They talked. The sum is 42.")
         assert texts[-1].startswith("question ")
         assert body in model.bodies
         assert all(len(each.split()) <= 700 for each in model.bodies)
@@ -183,12 +184,12 @@ async def test_a_second_summary_updates_the_first(config: Config) -> None:
         name = await runtime.new()
         while len(model.asked) < 2:
             last = await talk(runtime, name, 1)
-        assert fenced("the first summary") in said(model.asked[1])[0]
+        assert quote_summary("the first summary") in said(model.asked[1])[0]
         history = History(runtime.journal, name)
         await history.catch_up()
         texts = [each.message.parts[0].text for each in history.context.items]  # type: ignore[union-attr]
-        assert texts[0] == fenced("the second summary")
-        assert not any("the first summary" in each for each in texts)
+        assert texts[0] == quote_summary("the second summary")
+        assert not any("the first summary" in text for text in texts)
         assert any(last in each.seqs for each in history.context.items)
 
 
@@ -196,7 +197,10 @@ async def test_calls_and_results_are_never_parted(
     config: Config, tmp_path: Path
 ) -> None:
     """A long run that calls tools is summarised in the middle, between two of its steps, and goes on."""
-    steps = [Reply(words=LONG, calls=[Call("note", {"text": LONG})]) for _ in range(14)]
+    steps = [
+        Reply(words=LONG, calls=[ScriptedCall("note", {"text": LONG})])
+        for _ in range(14)
+    ]
     model = Talker([*steps, "done"], ["They noted things."], context=900)
     file = tmp_path / "notes"
     async with hands(config, model, Note(file, effect="pure")) as runtime:
@@ -207,8 +211,8 @@ async def test_calls_and_results_are_never_parted(
         await until(runtime, name, "context.compacted")
         await runtime.stop(name)
         await settled(runtime, name, stored.seq)
-        assert all(whole(each) for each in model.bodies)
-        after = [each for each in model.bodies if "They noted things." in said(each)[0]]
+        assert all(whole(body) for body in model.bodies)
+        after = [body for body in model.bodies if "They noted things." in said(body)[0]]
         assert all(
             "note it all down, please: the very question" in said(each)
             for each in after
@@ -226,14 +230,18 @@ async def test_a_context_that_is_long_only_since_the_last_answer_counts_as_long(
             return "many words " * 300
 
     model = Talker(
-        [*["short answer"] * 3, Reply(calls=[Call("note", {"text": "x"})]), "done"],
+        [
+            *["short answer"] * 3,
+            Reply(calls=[ScriptedCall("note", {"text": "x"})]),
+            "done",
+        ],
         ["They talked."],
         context=1000,
     )
     async with hands(config, model, Big(tmp_path / "n", effect="pure")) as runtime:
         name = await runtime.new()
         await talk(runtime, name, 4, "short")
-        assert not any(each.split().__len__() > 1000 for each in model.bodies)
+        assert not any(body.split().__len__() > 1000 for body in model.bodies)
         assert model.asked
 
 
@@ -269,14 +277,17 @@ async def test_a_summary_that_fails_is_tried_once_for_each_message_and_loses_not
         assert len(messages(model.bodies[-1])) == 2 * (runs + 2) - 1
         notices = prose(await runtime.transcript(name, limit=500), "notice")
         assert len(notices) == 3
-        assert all("summary" in each.lower() for each in notices)
+        assert all("summary" in notice.lower() for notice in notices)
 
 
 async def test_a_failing_summary_within_a_long_run_is_not_paid_for_at_every_step(
     config: Config, tmp_path: Path
 ) -> None:
     """One try for the message, however many steps its run takes after that."""
-    steps = [Reply(words=LONG, calls=[Call("note", {"text": "x"})]) for _ in range(12)]
+    steps = [
+        Reply(words=LONG, calls=[ScriptedCall("note", {"text": "x"})])
+        for _ in range(12)
+    ]
     model = Talker([*steps, "done"], [NONE["fails"]], context=900)
     async with hands(config, model, Note(tmp_path / "n", effect="pure")) as runtime:
         name = await runtime.new()
@@ -294,7 +305,7 @@ async def test_when_no_summary_is_to_be_had_old_tool_output_is_shortened_by_rule
         async def run(self, args: Any, call: Any) -> str:
             return "many words " * 80
 
-    steps = [Reply(calls=[Call("note", {"text": "x"})]) for _ in range(9)]
+    steps = [Reply(calls=[ScriptedCall("note", {"text": "x"})]) for _ in range(9)]
     model = Talker([*steps, "done"], [NONE["fails"]], context=1500)
     async with hands(config, model, Big(tmp_path / "n", effect="pure")) as runtime:
         name = await runtime.new()
@@ -306,7 +317,7 @@ async def test_when_no_summary_is_to_be_had_old_tool_output_is_shortened_by_rule
         assert any(
             "more characters were left out" in each for each in said(model.bodies[-1])
         )
-        assert all(whole(each) for each in model.bodies)
+        assert all(whole(body) for body in model.bodies)
         await folds_alike(runtime, name)
 
 
@@ -324,7 +335,10 @@ async def test_an_overflow_leads_to_one_compaction_and_another_try(
     answers: list[Reply | str] = [LONG, LONG, LONG, LONG, full]
     model = Talker(
         Script(
-            [each if isinstance(each, Reply) else Reply(words=each) for each in answers]
+            [
+                answer if isinstance(answer, Reply) else Reply(words=answer)
+                for answer in answers
+            ]
         ),
         ["They talked."],
     )
@@ -334,7 +348,7 @@ async def test_an_overflow_leads_to_one_compaction_and_another_try(
         last = await talk(runtime, name, 5)
         assert len(model.asked) == 1
         assert (await outcomes(runtime, name))[-1] == "completed"
-        assert said(model.bodies[-1])[0] == fenced("They talked.")
+        assert said(model.bodies[-1])[0] == quote_summary("They talked.")
         assert said(model.bodies[-1])[-1].startswith("question 4")
         assert prose(await runtime.transcript(name), "notice") == []
         assert last
@@ -377,7 +391,7 @@ async def test_compaction_by_hand_says_what_became_of_it(config: Config) -> None
         assert isinstance(done, Compacted)
         assert done.tokens_after < done.tokens_before
         head = await runtime.journal.head(name)
-        assert head.stretch == done.session_id
+        assert head.segment == done.session_id
         await talk(runtime, name, 6)
         failed = await runtime.compact(name)
         assert isinstance(failed, Aborted)
@@ -407,7 +421,7 @@ async def test_an_undo_while_the_summary_is_written_makes_the_compaction_lose(
         assert (
             outcome.by
             == outcome.session_id
-            == (await runtime.journal.head(name)).stretch
+            == (await runtime.journal.head(name)).segment
         )
         assert await told(runtime, name, ContextCompacted) == []
 
@@ -424,9 +438,9 @@ async def test_what_is_said_while_the_summary_is_written_is_answered(
         model.meanwhile = lambda: runtime.journal.append(name, [words])
         assert isinstance(await runtime.compact(name), Compacted)
         last = (await runtime.journal.head(name)).unanswered
-        runtime.lanes.wake(name)
+        runtime.workers.wake(name)
         await settled(runtime, name, last)
-        assert said(model.bodies[-1])[0] == fenced("They talked.")
+        assert said(model.bodies[-1])[0] == quote_summary("They talked.")
         assert said(model.bodies[-1]).count("do not forget me") == 1
         assert (await runtime.journal.head(name)).unanswered == 0
 
@@ -442,12 +456,12 @@ async def test_an_input_that_waited_through_a_compaction_by_another_program_is_a
         (waits,) = await runtime.journal.append(
             name, [MessageUser([Text("still here")], ask=True)]
         )
-        stretch = (await runtime.journal.head(name)).stretch or ""
+        segment = (await runtime.journal.head(name)).segment or ""
         db = SessionDB(journal=runtime.journal.journal)
-        await asyncio.to_thread(db.rotate, stretch, summary="They talked.")
+        await asyncio.to_thread(db.rotate, segment, summary="They talked.")
     async with hands(config, model) as runtime:
         await settled(runtime, name, waits.seq)
-        assert said(model.bodies[-1]) == [fenced("They talked."), "still here"]
+        assert said(model.bodies[-1]) == [quote_summary("They talked."), "still here"]
         assert (await outcomes(runtime, name))[-1] == "completed"
 
 
@@ -456,7 +470,7 @@ async def test_a_compaction_by_hand_while_a_tool_works_loses_no_result(
 ) -> None:
     """The step that is open stays whole; the run goes on in the child."""
     go = asyncio.Event()
-    calls = Reply(words="let me see", calls=[Call("note", {"text": "milk"})])
+    calls = Reply(words="let me see", calls=[ScriptedCall("note", {"text": "milk"})])
     model = Talker(
         Script([*[Reply(words=LONG)] * 6, calls, Reply(words="It is noted.")]),
         ["They talked."],
@@ -471,7 +485,7 @@ async def test_a_compaction_by_hand_while_a_tool_works_loses_no_result(
         go.set()
         await settled(runtime, name, stored.seq)
         texts = said(model.bodies[-1])
-        assert texts[0] == fenced("They talked.")
+        assert texts[0] == quote_summary("They talked.")
         assert texts[-3:] == ["note milk", "let me see", "noted milk"]
         assert whole(model.bodies[-1])
         assert (await outcomes(runtime, name))[-1] == "completed"
@@ -507,8 +521,8 @@ async def test_a_stop_while_the_summary_is_written_is_heeded_at_once(
         await runtime.stop(name)
         await settled(runtime, name, seq)
         assert (await outcomes(runtime, name))[-1] == "cancelled"
-        stretch = (await runtime.journal.head(name)).stretch
-        assert await runtime.journal.holder(f"compress:{stretch}") is None
+        segment = (await runtime.journal.head(name)).segment
+        assert await runtime.journal.holder(f"compress:{segment}") is None
 
 
 async def test_an_erased_input_that_waits_does_not_keep_a_lane_busy(
@@ -522,7 +536,7 @@ async def test_an_erased_input_that_waits_does_not_keep_a_lane_busy(
             name, [MessageUser([Text("a secret")], ask=True)]
         )
         await runtime.journal.erase(name, [waits.seq], by="ada")
-        runtime.lanes.wake(name)
+        runtime.workers.wake(name)
         await settled(runtime, name, waits.seq)
         assert (await runtime.journal.head(name)).unanswered == 0
         assert b"a secret" not in b"".join(model.bodies)
@@ -531,7 +545,7 @@ async def test_an_erased_input_that_waits_does_not_keep_a_lane_busy(
 async def test_what_a_model_saw_before_a_compaction_can_still_be_shown(
     config: Config,
 ) -> None:
-    """The journal keeps what was used: also for requests of earlier stretches."""
+    """The journal keeps what was used: also for requests of earlier segments."""
     model = Talker(Script([Reply(words=LONG)], repeat=True), ["They talked."])
     async with hands(config, model) as runtime:
         name = await runtime.new()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenax.assembly import Runtime
 from tenax.config import Config
 from tenax.errors import TenaxError
 from tenax.events import (
@@ -45,8 +46,7 @@ from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.models import ScriptedModel
 from tenax.parts import Text, ToolCall
-from tenax.runtime.feed import Live
-from tenax.runtime.runtime import Runtime
+from tenax.runtime.feed import ConversationFeed
 from tenax.testing import memory
 from tenax.views.pages import fold_page
 from tenax.views.transcript import WAITING, Put, Row, Transcript
@@ -266,8 +266,8 @@ class Writer:
 
 def whole(journal: Journal) -> list[Row]:
     shown = Transcript()
-    for each in journal.read(NAME, limit=10_000):
-        shown.apply(each)
+    for event in journal.read(NAME, limit=10_000):
+        shown.apply(event)
     return shown.rows
 
 
@@ -295,9 +295,8 @@ def test_pages_joined_are_the_whole_transcript(
         for _ in range(steps):
             writer.step()
         rows = whole(journal)
-        assert len({row.key for row in rows}) == len(
-            rows
-        )  # one total order: a page can be cut between any two
+        # one total order: a page can be cut between any two
+        assert len({row.key for row in rows}) == len(rows)
         assert joined(journal, limit) == rows
 
 
@@ -400,7 +399,7 @@ def test_an_input_that_is_taken_while_a_page_is_read_is_shown() -> None:
     """Whenever a run takes it, and also one that came while the page was read: on the page, or to who goes on from it."""
     reads = range(1, _reads_of_a_page() + 1)
     assert len(reads) > 3
-    for n, m in [(0, each) for each in reads] + list(combinations(reads, 2)):
+    for n, m in [(0, read) for read in reads] + list(combinations(reads, 2)):
         with memory() as journal:
             waits = Waits(journal)
             folded = fold_page(
@@ -409,8 +408,8 @@ def test_an_input_that_is_taken_while_a_page_is_read_is_shown() -> None:
                 None,
                 1,
             )
-            for each in journal.read(NAME, after=folded.head):
-                folded.shown.apply(each)
+            for event in journal.read(NAME, after=folded.head):
+                folded.shown.apply(event)
             rows = {row.id: row for row in whole(journal)}
             shown = {
                 row.id: row for row in folded.shown.rows if int(row.id) in waits.asked
@@ -437,15 +436,17 @@ async def _watched(journal: Journal, n: int, monkeypatch: pytest.MonkeyPatch) ->
 
     between = Between(journal, {n: waits.take})
     monkeypatch.setattr(AsyncJournal, "journal", between)
-    live = Live(AsyncJournal(journal), NAME)
+    feed = ConversationFeed(AsyncJournal(journal), NAME)
     hint = asyncio.Event()
-    live.hints.add(hint)
+    feed.enter(hint, rows=True)
     async with asyncio.timeout(60):
-        while not live.gone and (not live.ready or live.at < journal.head(NAME).head):
+        while not feed.gone and (
+            not feed.is_ready() or feed.at < journal.head(NAME).head
+        ):
             await hint.wait()
             hint.clear()
-    await live.stop()
-    page = live.snapshot()
+    page = feed.snapshot()
+    await feed.stop()
     assert str(waits.asked[0]) in {row.id for row in page.rows}
     assert page.waiting == []
 
@@ -472,16 +473,16 @@ def test_a_page_that_is_followed_is_the_page_that_is_opened_later(
         folded = fold_page(journal, NAME, None, limit)
         for _ in range(steps):
             writer.step()
-            for each in journal.read(NAME, after=folded.head):
+            for event in journal.read(NAME, after=folded.head):
                 resumes = (
-                    each.event.resumes if isinstance(each.event, RunStarted) else None
+                    event.event.resumes if isinstance(event.event, RunStarted) else None
                 )
                 # What a run above changed late stands at its end, which is not on this page.
-                of = each.run if isinstance(each.event, FilesChanged) else resumes
-                if each.kind in _ELSEWHERE or (of and not folded.shown.knows_run(of)):
+                of = event.run if isinstance(event.event, FilesChanged) else resumes
+                if event.kind in _ELSEWHERE or (of and not folded.shown.knows_run(of)):
                     return
-                folded.shown.apply(each)
-                folded.head = each.seq
+                folded.shown.apply(event)
+                folded.head = event.seq
             opened = fold_page(journal, NAME, None, limit).page(limit)
             assert folded.page(limit) == opened
 
@@ -500,7 +501,7 @@ def test_a_page_is_folded_as_it_stood_at_an_earlier_number(
         for _ in range(20):
             writer.step()
         if not any(
-            each.kind in _ELSEWHERE for each in journal.read(NAME, after=then.head)
+            event.kind in _ELSEWHERE for event in journal.read(NAME, after=then.head)
         ):
             again = fold_page(journal, NAME, None, limit, upto=then.head)
             assert again.page(limit) == then.page(limit)

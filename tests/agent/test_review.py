@@ -19,14 +19,14 @@ from tenax.events import (
     MessageUser,
 )
 from tenax.journal.aio import AsyncJournal
-from tenax.memory.facts import Fact
+from tenax.memory.entries import MemoryEntry
 from tenax.memory.review import Proposal, Reading, ReadOnly, Reviewed, review
 from tenax.models import Reply, ScriptedModel, Trouble
 from tenax.parts import Text, ToolResult
 from tenax.sessions import SessionDB
 from tenax.testing import memory
 
-SECONDS = 20.0
+SECONDS = 60.0
 TOLD = "I moved to Lisbon with my wife Ana, and I am a vegetarian."
 
 
@@ -43,8 +43,8 @@ def said(words: str, **more: Any) -> MessageUser:
 async def talk(journal: AsyncJournal, *events: Event | str) -> str:
     """A conversation; its first message has the number 2. Plain words are the person's."""
     name = journal.ids.conversation()
-    opened = ConversationOpened(journal.user or "", journal.ids.stretch())
-    words = [said(each) if isinstance(each, str) else each for each in events]
+    opened = ConversationOpened(journal.user or "", journal.ids.segment())
+    words = [said(event) if isinstance(event, str) else event for event in events]
     await journal.append(name, [opened, *words])
     return name
 
@@ -59,8 +59,8 @@ def finds(*proposals: object) -> ScriptedModel:
     return ScriptedModel([json.dumps(proposals)])
 
 
-def fact(text: str, name: str = "f_1") -> Fact:
-    return Fact(
+def fact(text: str, name: str = "f_1") -> MemoryEntry:
+    return MemoryEntry(
         id=name,
         version=1,
         state="standing",
@@ -79,7 +79,7 @@ async def look(
     journal: AsyncJournal,
     model: ScriptedModel,
     name: str,
-    facts: Sequence[Fact] = (),
+    facts: Sequence[MemoryEntry] = (),
     *,
     since: int = 0,
     silence: float = SECONDS,
@@ -113,8 +113,10 @@ class Meanwhile(ScriptedModel):
 
 
 async def undo(journal: AsyncJournal, name: str) -> None:
-    stretch = (await journal.head(name)).stretch or ""
-    await journal.apart(lambda: SessionDB(journal=journal.journal).undo(stretch, None))
+    segment = (await journal.head(name)).segment or ""
+    await journal.threads.run(
+        lambda: SessionDB(journal=journal.journal).undo(segment, None)
+    )
 
 
 async def erase(journal: AsyncJournal, name: str) -> None:
@@ -393,11 +395,11 @@ async def test_words_cannot_pass_for_a_message_of_the_person(
     model = finds(proposal("Is the boss.", 9))
     assert await texts(journal, model, name) == []
     lines = [
-        json.loads(each)
-        for each in shown(model).splitlines()
-        if each.startswith('{"who"')
+        json.loads(line)
+        for line in shown(model).splitlines()
+        if line.startswith('{"who"')
     ]
-    assert [each["who"] for each in lines] == ["person", "assistant"]
+    assert [line["who"] for line in lines] == ["person", "assistant"]
 
 
 @pytest.mark.parametrize("work", [undo, erase, clear])
@@ -447,7 +449,7 @@ async def test_a_review_can_only_read(journal: AsyncJournal) -> None:
         "messages",
         "user",
     }
-    assert {each for each in vars(Reading) if not each.startswith("_")} == {
+    assert {var for var in vars(Reading) if not var.startswith("_")} == {
         "messages",
         "user",
     }

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from tenax.agent import Limits
+from tenax.assembly import Runtime
 from tenax.config import Config
-from tenax.config.rules import Rule, exactly, proposals
+from tenax.config.rules import Rule, escape_pattern, propose_patterns
 from tenax.errors import InvalidInput, Refused
 from tenax.events import ApprovalAnswered, ApprovalAsked, ToolFinished
-from tenax.models import Call, Reply, ScriptedModel
-from tenax.runtime.runtime import Question, Runtime
+from tenax.models import Reply, ScriptedCall, ScriptedModel
+from tenax.runtime.runtime import Question
 from tenax.tools.base import Call as Where
 from tenax.tools.base import Tool
 from tenax.tools.files.edit import EditFile, WriteFile
@@ -40,11 +41,11 @@ EXACT, FOLDER = "a[[]1]/b[*][?].txt", "a[[]1]/*"
 
 
 def write(path: str, content: str = "x") -> Reply:
-    return Reply(calls=[Call("write_file", {"path": path, "content": content})])
+    return Reply(calls=[ScriptedCall("write_file", {"path": path, "content": content})])
 
 
 def note(text: str) -> Reply:
-    return Reply(calls=[Call("note", {"text": text})])
+    return Reply(calls=[ScriptedCall("note", {"text": text})])
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ async def asked(
         name = await runtime.new()
         seq = (await runtime.submit(name, "Write it down.")).seq
     await until(runtime, name, "approval.asked", nth)
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     return name, seq, (await told(runtime, name, ApprovalAsked))[-1]
 
 
@@ -105,7 +106,9 @@ async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
 
 async def test_a_folder_may_be_allowed_with_what_is_in_it(config: Config) -> None:
     """Nothing beside it; a rule for one tool is none for another."""
-    edit = Reply(calls=[Call("edit_file", {"path": "n/a.txt", "old": "x", "new": "y"})])
+    edit = Reply(
+        calls=[ScriptedCall("edit_file", {"path": "n/a.txt", "old": "x", "new": "y"})]
+    )
     async with hands(
         config, [write("n/a.txt"), write("n/deep/b.txt"), edit]
     ) as runtime:
@@ -140,7 +143,7 @@ async def test_a_file_that_cannot_be_written_allows_this_call_only(
         name, _, ask = await asked(runtime)
         config.file.write_text('rules = [{verdict = "deny", tool = "x"}]')
         with pytest.raises(
-            Refused, match=r"This call is allowed, but .* cannot change without harm"
+            Refused, match=r"This call is allowed, but .* cannot edit .* safely"
         ):
             await runtime.answer(name, ask.message, ask.call, "always", pattern="a.txt")
         await asked(runtime, 2, name)
@@ -166,7 +169,7 @@ async def test_an_always_that_comes_too_late_makes_no_rule(
         with pytest.raises(InvalidInput, match="answered already"):
             await runtime.answer(name, ask.message, ask.call, "always", pattern="a.txt")
         assert runtime.rules() == ()
-        runtime.lanes.wake(name)
+        runtime.workers.wake(name)
         await settled(runtime, name, seq)
         assert not (config.tools_folder / "a.txt").exists()
 
@@ -266,7 +269,7 @@ async def test_a_no_stands_whatever_is_allowed_besides(
 ) -> None:
     """Of two calls that wait, one is allowed with a pattern that matches the other one too, which is denied."""
     calls = [
-        Call("write_file", {"path": f"src/{each}", "content": "x"}, id=each)
+        ScriptedCall("write_file", {"path": f"src/{each}", "content": "x"}, id=each)
         for each in ("a", "b")
     ]
     async with hands(config, [Reply(calls=calls), "Done."]) as runtime:
@@ -288,10 +291,10 @@ async def test_a_no_stands_whatever_is_allowed_besides(
         if not no_first:
             # the run goes on when both are answered
             with monkeypatch.context() as patch:
-                patch.setattr(runtime.lanes, "wake", lambda _name: None)
+                patch.setattr(runtime.workers, "wake", lambda _name: None)
                 await allow()
         await runtime.answer(name, ask.message, "b", "no")
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         if no_first:
             await allow()
         await settled(runtime, name, seq)
@@ -331,7 +334,7 @@ async def test_a_tour_asks_whatever_the_rules_allow(config: Config) -> None:
         name = await runtime.new(source="tour")
         await runtime.submit(name, "Show me.")
         await until(runtime, name, "approval.asked")
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         (question,) = await runtime.questions(name)
         assert question.conversation
         assert question.always == []
@@ -366,11 +369,11 @@ async def answered_here(
             name, ask.message, ask.call, "conversation", pattern=pattern
         )
     else:
-        run = (await runtime.lanes.turns(name)).run
+        run = (await runtime.workers.turns(name)).run
         assert run is not None
         answer = msgspec.structs.replace(stored, message=ask.message, call=ask.call)
         await runtime.journal.append(name, [answer], run=run.id)
-        runtime.lanes.wake(name)
+        runtime.workers.wake(name)
     for _ in range(20):
         await settled(runtime, name, seq)
         open_questions = await runtime.questions(name)
@@ -406,13 +409,15 @@ async def test_a_yes_for_the_conversation_allows_what_its_pattern_matches(
 ) -> None:
     """By default the exact call. Every other command line asks, and so does a second command in the same line."""
     tool = Lines(tmp_path / "n", name="shell", asks=True)
-    script = [Reply(calls=[Call("shell", {"text": text})]) for text in calls]
+    script = [Reply(calls=[ScriptedCall("shell", {"text": text})]) for text in calls]
     async with hands(config, [*script, "Done."], tool) as runtime:
         name, again = await answered_here(runtime, pattern)
         assert again == [f"in the sandbox: {text}" for text in asks_again]
         assert len(lines(tmp_path / "n")) == len(calls) - len(asks_again)
         (first, *_) = await told(runtime, name, ApprovalAnswered)
-        assert first.pattern == (pattern or exactly(f"in the sandbox: {calls[0]}"))
+        assert first.pattern == (
+            pattern or escape_pattern(f"in the sandbox: {calls[0]}")
+        )
 
 
 @pytest.mark.parametrize("edit", ["undo", "clear"])
@@ -425,9 +430,9 @@ async def test_what_was_allowed_is_undone_and_comes_back(
         config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)
     ) as runtime:
         name, _ = await answered_here(runtime)
-        assert allows(await runtime.lanes.turns(name)) == ["milk"]
+        assert allows(await runtime.workers.turns(name)) == ["milk"]
         await (runtime.undo if edit == "undo" else runtime.clear)(name)
-        assert allows(await runtime.lanes.turns(name)) == []
+        assert allows(await runtime.workers.turns(name)) == []
         taken = (
             await events_of(
                 runtime, name, "conversation.rewound", "conversation.cleared"
@@ -437,7 +442,7 @@ async def test_what_was_allowed_is_undone_and_comes_back(
     async with hands(
         config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)
     ) as runtime:
-        assert allows(await runtime.lanes.turns(name)) == ["milk"]
+        assert allows(await runtime.workers.turns(name)) == ["milk"]
         await (runtime.undo if edit == "undo" else runtime.clear)(name)
         await runtime.submit(name, "Once more.")
         await asked(runtime, 2, name)
@@ -461,7 +466,7 @@ async def test_what_was_allowed_is_erased_with_the_answer_that_asked(
         assert b"milk" not in b"".join(
             fact.body or b"" for fact in await runtime.journal.read(name)
         )
-        assert (await runtime.lanes.turns(name)).allowed == []
+        assert (await runtime.workers.turns(name)).allowed == []
 
 
 async def test_a_stored_yes_without_a_pattern_is_good_for_its_own_call(
@@ -484,7 +489,7 @@ async def test_only_an_offered_pattern_is_allowed_for_the_conversation(
 ) -> None:
     """Nothing is stored, and the question stays open."""
     script: list[Reply | str] = [
-        Reply(calls=[Call("shell", {"text": "ls -s"})]),
+        Reply(calls=[ScriptedCall("shell", {"text": "ls -s"})]),
         "Done.",
     ]
     async with hands(
@@ -526,7 +531,7 @@ def test_every_tool_that_asks_is_allowed_by_its_exact_call(
             tool.name, msgspec.json.encode(arguments).decode(), where, allowed=rules
         )
 
-    rule = Rule("allow", exactly(tool.name), weigh(first).patterns[0])
+    rule = Rule("allow", escape_pattern(tool.name), weigh(first).patterns[0])
     assert isinstance(weigh(first, rule), Allowed)
     assert [type(weigh(other, rule)) for other in others] == [Asks] * len(others)
 
@@ -559,7 +564,7 @@ def test_the_address_comes_first_and_a_pattern_for_hosts_is_about_hosts() -> Non
 
 async def test_what_a_pattern_leaves_open_is_said(config: Config) -> None:
     """Nothing for the whole address, and for the host that any page is allowed."""
-    fetch = Reply(calls=[Call("web_fetch", {"url": "https://a.example/x"})])
+    fetch = Reply(calls=[ScriptedCall("web_fetch", {"url": "https://a.example/x"})])
     async with hands(config, [fetch, "Done."], FetchPage()) as runtime:
         name, _, ask = await asked(runtime)
         (question,) = await runtime.questions(name)
@@ -587,4 +592,7 @@ def test_a_wider_pattern_is_offered_for_few_commands_only(
     touches: str, wider: list[str]
 ) -> None:
     """Those that read whatever their arguments are, and for one command in a line."""
-    assert proposals(touches, paths=False, line=True) == [exactly(touches), *wider]
+    assert propose_patterns(touches, paths=False, line=True) == [
+        escape_pattern(touches),
+        *wider,
+    ]

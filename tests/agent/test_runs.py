@@ -15,6 +15,7 @@ import tenax
 from tenax.agent import Limits
 from tenax.agent.history import History
 from tenax.agent.loop import Ended, Run
+from tenax.assembly import Runtime
 from tenax.config import Config
 from tenax.config.rules import Rule
 from tenax.errors import InvalidInput, StoreUnavailable
@@ -37,13 +38,13 @@ from tenax.events import (
     ToolStarted,
 )
 from tenax.journal import LOCAL_USER
-from tenax.journal.base import Entry, Lease
+from tenax.journal.base import Lease, RawEvent
 from tenax.journal.verify.store import verify
 from tenax.models import (
-    Call,
     Piece,
     Reply,
     Script,
+    ScriptedCall,
     ScriptedModel,
     Trouble,
     Words,
@@ -51,8 +52,7 @@ from tenax.models import (
 )
 from tenax.parts import Text
 from tenax.runtime import workers as runner
-from tenax.runtime.runtime import Runtime
-from tenax.runtime.workers import Lanes, Policy
+from tenax.runtime.workers import Policy, Workers
 from tenax.testing import Provider, SimClock
 from tenax.views.context import CUT_NOTE
 from tests.contract.engine.base import begin
@@ -70,10 +70,11 @@ from tests.support.runs import (
     settled,
     told,
     until,
+    with_timing,
 )
 
 QUICK = Limits(pause=0.01, retries=2)
-WRITE = Reply(calls=[Call("note", {"text": "milk"})])
+WRITE = Reply(calls=[ScriptedCall("note", {"text": "milk"})])
 
 
 @pytest.fixture
@@ -284,7 +285,7 @@ async def test_a_conversation_that_is_at_work_stays_folded_however_many_others_a
         await runtime.submit(name, "and this")
         for _ in range(4):
             await runtime.usage(await runtime.new())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await runtime.finished(name, first)
         assert await outcomes(runtime, name) == ["completed"]
 
@@ -294,12 +295,12 @@ async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(
 ) -> None:
     """Who serves never saw its owner."""
     async with hands(config, ["went on"]) as runtime:
-        await runtime._look_after()
+        await runtime._pick_up_orphans()
         name = begin(runtime._sync)
-        place = Policy(config.tools_folder).place
+        place = Policy(config.tools_folder).workdir_id
         dead = [MessageUser([Text("go")], ask=True), RunStarted([2], place=place)]
         runtime._sync.append(name, dead, run="r_dead")
-        await runtime._look_after()
+        await runtime._pick_up_orphans()
         await until(runtime, name, "run.finished", 2)
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
 
@@ -319,13 +320,13 @@ async def test_a_dead_run_that_another_process_ends_first_goes_on_all_the_same(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tenax show`, say, asked a moment before who serves looked. What was left in good order is left."""
-    monkeypatch.setattr("tenax.runtime.runtime._UPKEEP_SECONDS", 0.05)
+    config = with_timing(config, upkeep_seconds=0.05)
 
     def ended(journal: tenax.Journal, *, planned: bool = False) -> tuple[str, Lease]:
         name = begin(journal)
         lease = journal.claim(f"run:{name}", "me", 60)
         assert lease is not None
-        started = RunStarted([2], place=Policy(config.tools_folder).place)
+        started = RunStarted([2], place=Policy(config.tools_folder).workdir_id)
         cut = [
             MessageUser([Text("go")], ask=True),
             started,
@@ -345,9 +346,8 @@ async def test_a_dead_run_that_another_process_ends_first_goes_on_all_the_same(
             slow, kept = ended(journal)
             quick, lease = ended(journal)
             journal.release(lease)
-            await until(
-                runtime, quick, "run.finished", 2
-            )  # a look has found the other one too, in its owner's hands
+            # a look has found the other one too, in its owner's hands
+            await until(runtime, quick, "run.finished", 2)
             journal.release(kept)
             await until(runtime, slow, "run.finished", 2)
             for name in (first, quick, slow):
@@ -362,6 +362,8 @@ async def test_a_stop_that_somebody_else_reads_first_stops_the_run(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The history is shared with sub-agents: one may fold the stop before the run begins to look for it."""
+    # which would find it
+    config = with_timing(config, upkeep_seconds=600)
     go = Run.go
 
     async def read_first(self: Run) -> Ended:
@@ -378,7 +380,7 @@ async def test_a_stop_that_somebody_else_reads_first_stops_the_run(
     async with hands(config, [Reply(words="on and on", hang=True)]) as runtime:
         name = await runtime.new()
         await runtime.submit(name, "go")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await until(runtime, name, "run.finished")
         assert await outcomes(runtime, name) == ["cancelled"]
 
@@ -387,9 +389,9 @@ async def test_a_stop_that_comes_as_the_run_begins_to_wait_is_heeded_whoever_rea
     config: Config, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process sent it and could not claim the conversation, which was being given back; here somebody looked at it."""
-    release, stopped = Lanes._release, False
+    release, stopped = Workers._release, False
 
-    async def just_before(self: Lanes, conversation: str, lease: Lease) -> None:
+    async def just_before(self: Workers, conversation: str, lease: Lease) -> None:
         nonlocal stopped
         history = self.history(conversation)
         if not stopped and history.turns.run is not None:
@@ -400,13 +402,12 @@ async def test_a_stop_that_comes_as_the_run_begins_to_wait_is_heeded_whoever_rea
             await history.catch_up()
         await release(self, conversation, lease)
 
-    monkeypatch.setattr(
-        "tenax.runtime.runtime._UPKEEP_SECONDS", 600
-    )  # which would find it
-    monkeypatch.setattr(Lanes, "_release", just_before)
+    # which would find it
+    config = with_timing(config, upkeep_seconds=600)
+    monkeypatch.setattr(Workers, "_release", just_before)
     asks = Note(notes, name="ask", asks=True)
     async with hands(
-        config, [Reply(calls=[Call("ask", {"text": "x"})])], asks
+        config, [Reply(calls=[ScriptedCall("ask", {"text": "x"})])], asks
     ) as runtime:
         name = await runtime.new()
         await runtime.submit(name, "go")
@@ -426,8 +427,8 @@ async def test_who_lost_a_run_is_done_with_it_while_the_other_goes_on(
         await second.submit(name, "two", how="take over")
         await first.finished(name, stored.seq)
         await until(second, name, "model.requested", 2)
-        async with asyncio.timeout(5):
-            await first.lanes.idle(name)
+        async with asyncio.timeout(60):
+            await first.workers.idle(name)
         assert (await second.journal.head(name)).run is not None
 
 
@@ -436,7 +437,7 @@ async def test_what_is_folded_by_another_while_the_run_parks_is_heeded(
     config: Config, notes: Path, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
     """It came after the run looked, and before it had parked."""
-    took = History.took
+    take_stored = History.take_stored
 
     async def meanwhile(self: History, stored: Any) -> None:
         for each in stored:
@@ -450,13 +451,13 @@ async def test_what_is_folded_by_another_while_the_run_parks_is_heeded(
                 )
                 await self._journal.append(self.conversation, [came], run=each.run)
                 await self.catch_up()
-        await took(self, stored)
+        await take_stored(self, stored)
 
-    monkeypatch.setattr("tenax.runtime.runtime._UPKEEP_SECONDS", 600)
-    monkeypatch.setattr(History, "took", meanwhile)
+    config = with_timing(config, upkeep_seconds=600)
+    monkeypatch.setattr(History, "take_stored", meanwhile)
     asks = Note(notes, name="ask", asks=True)
     async with hands(
-        config, [Reply(calls=[Call("ask", {"text": "x"})]), "done"], asks
+        config, [Reply(calls=[ScriptedCall("ask", {"text": "x"})]), "done"], asks
     ) as runtime:
         name = await runtime.new()
         await runtime.submit(name, "go")
@@ -475,7 +476,7 @@ STOPS: dict[str, tuple[Reply, str]] = {
         "model.failed",
     ),
     "while an approval waits": (
-        Reply(calls=[Call("ask", {"text": "x"})]),
+        Reply(calls=[ScriptedCall("ask", {"text": "x"})]),
         "approval.asked",
     ),
 }
@@ -485,7 +486,9 @@ STOPS: dict[str, tuple[Reply, str]] = {
 async def test_a_run_stops_at_any_point_and_the_conversation_goes_on(
     config: Config, notes: Path, point: str
 ) -> None:
-    """Within five seconds it is over, and the next message is answered."""
+    """The stop itself ends it, and the next message is answered."""
+    # which would find it
+    config = with_timing(config, upkeep_seconds=600)
     reply, kind = STOPS[point]
     never = asyncio.Event()
     tools = Note(notes, wait=never.wait), Note(notes, name="ask", asks=True)
@@ -496,8 +499,8 @@ async def test_a_run_stops_at_any_point_and_the_conversation_goes_on(
         seq = (await runtime.submit(name, "go")).seq
         await until(runtime, name, kind)
         if point == "while an approval waits":
-            await runtime.lanes.idle(name)
-        async with asyncio.timeout(5.0):
+            await runtime.workers.idle(name)
+        async with asyncio.timeout(60):
             await runtime.stop(name)
             await until(runtime, name, "run.finished")
             await settled(runtime, name, seq)
@@ -516,7 +519,7 @@ async def test_a_run_stops_at_any_point_and_the_conversation_goes_on(
 
 # -- approvals --------------------------------------------------------------------------------------------------
 
-ASKS = Reply(calls=[Call("note", {"text": "milk"})])
+ASKS = Reply(calls=[ScriptedCall("note", {"text": "milk"})])
 
 
 async def asked(
@@ -526,7 +529,7 @@ async def asked(
     name = await runtime.new()
     seq = (await runtime.submit(name, words)).seq
     await until(runtime, name, "approval.asked")
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     (found,) = await told(runtime, name, ApprovalAsked)
     return name, seq, found
 
@@ -542,7 +545,7 @@ async def test_an_approval_for_once_is_good_for_one_call(
         await until(runtime, name, "approval.asked", 2)
         assert len(lines(notes)) == 1
         second = (await told(runtime, name, ApprovalAsked))[-1]
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         await runtime.answer(name, second.message, second.call, "once")
         await settled(runtime, name, seq)
         assert len(lines(notes)) == 2
@@ -636,7 +639,7 @@ async def test_an_approval_is_answered_once_and_exactly_one_of_several_runners_g
         results = await asyncio.gather(*answers, return_exceptions=True)
         assert results.count(None) == 1, results
         assert all(
-            each is None or isinstance(each, InvalidInput) for each in results
+            result is None or isinstance(result, InvalidInput) for result in results
         ), results
         for each in runners:
             await settled(each, name, seq)
@@ -673,9 +676,9 @@ async def test_calls_without_effects_run_side_by_side(
     """Two that wait for each other both end; one that has an effect waits for its turn."""
     both = asyncio.Barrier(2)
     calls = [
-        Call("look", {"text": "1"}),
-        Call("look", {"text": "2"}),
-        Call("note", {"text": "3"}),
+        ScriptedCall("look", {"text": "1"}),
+        ScriptedCall("look", {"text": "2"}),
+        ScriptedCall("note", {"text": "3"}),
     ]
     tools = Note(notes, name="look", effect="pure", wait=both.wait), Note(notes)
     async with hands(config, [Reply(calls=calls), "done"], *tools) as runtime:
@@ -693,10 +696,10 @@ async def test_calls_that_cannot_be_made_are_told_to_the_model(
 ) -> None:
     """An unknown tool, arguments that do not fit, arguments that are no JSON, and a tool that fails."""
     calls = [
-        Call("not", {}),
-        Call("note", {"colour": "red"}),
-        Call("note", "{broken"),
-        Call("note", {"text": "fail"}),
+        ScriptedCall("not", {}),
+        ScriptedCall("note", {"colour": "red"}),
+        ScriptedCall("note", "{broken"),
+        ScriptedCall("note", {"text": "fail"}),
     ]
     model = ScriptedModel([Reply(calls=calls), "I see"])
     async with hands(config, model, Note(notes)) as runtime:
@@ -704,7 +707,7 @@ async def test_calls_that_cannot_be_made_are_told_to_the_model(
         seq = (await runtime.submit(name, "go")).seq
         await settled(runtime, name, seq)
         done = {each.call: each for each in await told(runtime, name, ToolFinished)}
-        assert [each.outcome for each in done.values()] == ["failed"] * 4
+        assert [value.outcome for value in done.values()] == ["failed"] * 4
         texts = [done[f"call_1_{n}"].text for n in range(1, 5)]
         assert "There is no tool 'not'. Did you mean note?" in texts[0]
         assert "do not fit" in texts[1]
@@ -746,7 +749,7 @@ async def left_open(
     with tenax.open(
         config.store_url, user=LOCAL_USER, clock=more.get("clock")
     ) as journal:
-        here = Policy(config.tools_folder).place if place is None else place
+        here = Policy(config.tools_folder).workdir_id if place is None else place
         name = begin(journal)
         seq = journal.append(name, [MessageUser([Text("go")], ask=True)])[0].seq
         run = journal.ids.run()
@@ -771,7 +774,7 @@ async def test_an_interrupted_run_goes_on_by_itself_and_by_hand_only_so_often(
     for attempt in range(3):
         name = await left_open(config, attempt=attempt)
         async with hands(config, ["the whole answer"]) as runtime:
-            await runtime.lanes.idle(name)
+            await runtime.workers.idle(name)
             ended.append(await outcomes(runtime, name))
             if attempt == 2:
                 assert brief(await runtime.transcript(name)) == [
@@ -780,7 +783,7 @@ async def test_an_interrupted_run_goes_on_by_itself_and_by_hand_only_so_often(
                     ("marker", "recovered", "The process that ran it is gone."),
                 ]
                 await runtime.go_on(name)
-                await runtime.lanes.idle(name)
+                await runtime.workers.idle(name)
                 assert await outcomes(runtime, name) == ["interrupted", "completed"]
             rows = brief(await runtime.transcript(name))
             assert [row[:2] for row in rows[1:]] == [
@@ -813,17 +816,17 @@ async def test_an_interrupted_run_waits_for_the_person(
         if clock is not None:
             nobody = replace(config, resume="ask")
             async with hands(nobody, ["x"], journal=journal) as runtime:
-                await runtime.lanes.idle(name)
+                await runtime.workers.idle(name)
             clock.advance(15 * 60 + 1)
         model = ScriptedModel(["the whole answer"])
         async with hands(config, model, journal=journal) as runtime:
             if clock is not None:
-                runtime.lanes.wake(name)
-            await runtime.lanes.idle(name)
+                runtime.workers.wake(name)
+            await runtime.workers.idle(name)
             assert await outcomes(runtime, name) == ["interrupted"]
             assert model.bodies == []
             await runtime.go_on(name)
-            await runtime.lanes.idle(name)
+            await runtime.workers.idle(name)
             assert await outcomes(runtime, name) == ["interrupted", "completed"]
 
 
@@ -834,7 +837,7 @@ async def test_a_newer_message_is_answered_instead_of_the_interrupted_one(
     name = await left_open(config, newer=True)
     model = ScriptedModel(["no", "the newer answer"])
     async with hands(config, model) as runtime:
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
         assert [each.resumes for each in await told(runtime, name, RunStarted)] == [
             None,
@@ -857,24 +860,24 @@ async def test_history_that_is_stored_forked_or_brought_back_starts_no_run(
             name, [MessageUser([Text("a note from elsewhere")])]
         )
         fork = await runtime.journal.fork(name)
-        imported = [each for each in await runtime.journal.read(name) if each.digest]
+        imported = [event for event in await runtime.journal.read(name) if event.digest]
         undone = (await runtime.journal.append(name, [ConversationRewound(first)]))[
             0
         ].seq
         await runtime.journal.append(name, [ConversationRestored(undone)])
-        opened = ConversationOpened(LOCAL_USER, runtime.journal.ids.stretch())
+        opened = ConversationOpened(LOCAL_USER, runtime.journal.ids.segment())
         entries = [
-            Entry(each.kind, each.at, each.run, each.body or b"")
+            RawEvent(each.kind, each.at, each.run, each.body or b"")
             for each in imported[1:]
         ]
         await runtime.journal.load("c_imported", opened, entries)
         assert len(entries) > 5
         for each in (name, fork, "c_imported"):
-            runtime.lanes.wake(each)
-            await runtime.lanes.idle(each)
+            runtime.workers.wake(each)
+            await runtime.workers.idle(each)
     async with hands(config, model) as runtime:
         for each in (name, fork, "c_imported"):
-            await runtime.lanes.idle(each)
+            await runtime.workers.idle(each)
             assert (await runtime.journal.head(each)).run is None
         assert len(model.bodies) == 1
         assert await runtime.journal.unfinished() == []
@@ -890,9 +893,9 @@ async def test_a_message_that_was_erased_while_it_waited_keeps_no_lane_busy(
             name, [MessageUser([Text("secret")], ask=True)]
         )
         await runtime.journal.erase(name, [waits.seq], by="ada")
-        runtime.lanes.wake(name)
-        async with asyncio.timeout(5.0):
-            await runtime.lanes.idle(name)
+        runtime.workers.wake(name)
+        async with asyncio.timeout(60):
+            await runtime.workers.idle(name)
 
 
 async def test_a_fork_asks_the_model_itself_and_its_calls_have_keys_of_their_own(
@@ -949,8 +952,8 @@ async def test_the_next_model_answers_when_the_first_does_not(config: Config) ->
         await settled(runtime, name, (await runtime.submit(name, "go")).seq)
         assert prose(await runtime.transcript(name)) == ["from the second"]
         requests = await events_of(runtime, name, "model.requested")
-        assert [each.event.model for each in requests] == ["first", "second"]  # type: ignore[union-attr]
-        bodies = [await runtime.seen(name, each.seq) for each in requests]
+        assert [request.event.model for request in requests] == ["first", "second"]  # type: ignore[union-attr]
+        bodies = [await runtime.seen(name, request.seq) for request in requests]
         assert bodies == [*first.bodies, *second.bodies]
 
 
@@ -1014,7 +1017,7 @@ LONG = f"{'word' * 256} " * (BODY_BYTES_MAX // 1025 + 1)
 ENDLESS = {
     "words": Reply(words=LONG),
     "thoughts": Reply(words="Hm.", thoughts=LONG),
-    "a call": Reply(words="Hm.", calls=[Call("note", {"text": LONG})]),
+    "a call": Reply(words="Hm.", calls=[ScriptedCall("note", {"text": LONG})]),
 }
 
 
@@ -1036,17 +1039,17 @@ async def test_an_answer_that_is_longer_than_any_ends_the_run_with_a_sentence(
 
 
 FAILURES: dict[str, tuple[Reply, str]] = {
-    "401": (Reply(trouble=Trouble("key", times=1)), "does not accept the key"),
-    "429": (Reply(trouble=Trouble("rate", times=3)), "takes no more requests"),
+    "401": (Reply(trouble=Trouble("key", times=1)), "rejected the API key"),
+    "429": (Reply(trouble=Trouble("rate", times=3)), "rate limit reached"),
     "500": (
         Reply(trouble=Trouble("server", times=3)),
-        "has trouble of its own (status 500)",
+        "returned an error (status 500)",
     ),
     "dropped": (Reply(words="half of", trouble=Trouble("dropped", times=3)), "."),
     "malformed": (Reply(trouble=Trouble("malformed", times=3)), "."),
     "overflow": (
         Reply(trouble=Trouble("overflow", limit=10, times=2)),
-        "longer than the context",
+        "too long for the context",
     ),
 }
 
@@ -1089,11 +1092,14 @@ async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
         [
             Reply(
                 words="let me see",
-                calls=[Call("look", {"text": "a"}), Call("note", {"text": "b"})],
+                calls=[
+                    ScriptedCall("look", {"text": "a"}),
+                    ScriptedCall("note", {"text": "b"}),
+                ],
             ),
             Reply(
                 thoughts="hm",
-                calls=[Call("note", {"text": "fail"})],
+                calls=[ScriptedCall("note", {"text": "fail"})],
                 trouble=Trouble("server", times=1),
             ),
             Reply(words="half ", pause=0.01, trouble=Trouble("dropped", times=1)),
@@ -1128,7 +1134,7 @@ async def test_what_the_model_saw_is_byte_for_byte_what_was_sent(
             await settled(runtime, name, seq)
             requests = await events_of(runtime, name, "model.requested")
             assert [
-                await runtime.seen(name, each.seq) for each in requests
+                await runtime.seen(name, request.seq) for request in requests
             ] == provider.bodies
             assert len(requests) >= 6
             assert await outcomes(runtime, name) == [
@@ -1165,7 +1171,7 @@ async def test_however_often_settings_change_a_model_is_reached_over_the_same_co
 
 def sockets() -> int:
     found = 0
-    for each in Path("/proc/self/fd").iterdir():
+    for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # it was closed meanwhile
-            found += str(each.readlink()).startswith("socket:")
+            found += str(path.readlink()).startswith("socket:")
     return found

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import tenax
+from tenax.assembly import Runtime
 from tenax.clock import SystemClock
 from tenax.config import Config
 from tenax.errors import Gone, InvalidInput, NoSuchConversation
@@ -26,9 +27,8 @@ from tenax.events import (
 )
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.verify.store import verify
-from tenax.models import Call, Piece, Reply, ScriptedModel
+from tenax.models import Piece, Reply, ScriptedCall, ScriptedModel
 from tenax.parts import Text, text_of
-from tenax.runtime.runtime import Runtime
 from tenax.schedules.rows import SCHEDULES_MAX, Schedule, Schedules
 from tenax.testing import SimClock
 from tests.contract.engine.base import begin
@@ -79,13 +79,13 @@ async def talking(
 
 async def asked(runtime: Runtime, name: str) -> list[str]:
     """What schedules asked in a conversation, once all of it is answered."""
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     found = await told(runtime, name, MessageUser)
     return [text_of(each.parts) for each in found if each.system]
 
 
 def dues(journal: Journal) -> list[int | None]:
-    return [each.due for each in Schedules(journal).all()]
+    return [element.due for element in Schedules(journal).all()]
 
 
 async def test_every_weekday_at_eight_is_asked_once_each_and_answered(
@@ -108,7 +108,7 @@ async def test_every_weekday_at_eight_is_asked_once_each_and_answered(
         assert await runtime.schedules.fire() == 0
         clock.set_wall(us("2026-11-16 08:00"))
         assert [await runtime.schedules.fire() for _ in range(2)] == [1, 0]
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         await runtime.archive(name)
         clock.set_wall(us("2026-11-17 08:00") + 59_000_000)
         assert await runtime.schedules.fire() == 1
@@ -162,7 +162,7 @@ async def test_what_was_missed_runs_once_late_and_says_so(
             0
         ].waits == "Its conversation is busy, or waits for an answer of yours."
         model.go.set()
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         assert await runtime.schedules.fire() == 1
         daily, single = await asked(runtime, name)
         assert (
@@ -171,7 +171,8 @@ async def test_what_was_missed_runs_once_late_and_says_so(
         )
         assert "[It runs 5 days late. It runs once.]\n\nOnly once." in single
         assert [
-            (each.schedule.words, each.waits) for each in await runtime.schedules.all()
+            (element.schedule.words, element.waits)
+            for element in await runtime.schedules.all()
         ] == [("Every day.", "")]
         assert dues(journal) == [us("2026-11-21 08:00")]
         over = Schedules(journal).get(once.id)
@@ -259,13 +260,12 @@ async def test_a_process_that_died_before_it_went_on_asks_nothing_twice_and_leav
         message = MessageUser([Text("asked by who died")], ask=True, system=True)
         await runtime.journal.append(name, [message], dedup=made.once)
         clock.set_wall(us("2026-11-17 12:00"))
-        assert (
-            await runtime.schedules.fire() == 1
-        )  # it knows now, and asks nothing, though the conversation is busy
+        # it knows now, and asks nothing, though the conversation is busy
+        assert await runtime.schedules.fire() == 1
         assert dues(journal) == [us("2026-11-15 08:00")]
         assert not Schedules(journal).move(made, 1)  # who comes late moves nothing
-        runtime.lanes.wake(name)
-        await runtime.lanes.idle(name)
+        runtime.workers.wake(name)
+        await runtime.workers.idle(name)
         assert await runtime.schedules.fire() == 1
         first, second = await asked(runtime, name)
         assert first == "asked by who died"
@@ -293,7 +293,7 @@ async def test_two_that_ask_at_once_ask_once(
                 assert dues(journal) == []
                 for name in names:
                     await asyncio.gather(
-                        first.lanes.idle(name), second.lanes.idle(name)
+                        first.workers.idle(name), second.workers.idle(name)
                     )
                     assert len(await asked(first, name)) == 1
 
@@ -307,7 +307,7 @@ async def test_where_nobody_can_answer_it_waits_and_says_so(
         clock.advance(2 * HOUR)
         assert await runtime.schedules.fire() == 0
         (plan,) = await runtime.schedules.all()
-        assert plan.waits == "No model is set up, so nobody can answer."
+        assert plan.waits == "No model is set up."
         assert await told(runtime, made.conversation, MessageUser) == []
         assert (await runtime.journal.summary(made.conversation)).title == "Look."
     async with talking(config, journal) as runtime:
@@ -352,7 +352,7 @@ async def test_a_question_to_the_person_is_not_answered_by_a_schedule(
 ) -> None:
     """However often it was due meanwhile, it comes once, after the answer."""
     script: list[Reply | str] = [
-        Reply(calls=[Call("note", {"text": "x"})]),
+        Reply(calls=[ScriptedCall("note", {"text": "x"})]),
         "Done.",
         "And this.",
     ]
@@ -364,13 +364,13 @@ async def test_a_question_to_the_person_is_not_answered_by_a_schedule(
         await runtime.schedules.add("Look.", "every 5 minutes", conversation=name)
         await runtime.submit(name, "Note it.")
         ask = (await until(runtime, name, "approval.asked")).event
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         for _ in range(3):
             clock.advance(6 * MINUTE)
             assert await runtime.schedules.fire() == 0
         assert isinstance(ask, ApprovalAsked)
         await runtime.answer(name, ask.message, ask.call, "once")
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         assert await runtime.schedules.fire() == 1
         assert len(await asked(runtime, name)) == 1
         assert [
@@ -393,7 +393,9 @@ async def test_a_schedule_goes_with_its_conversation_and_with_the_words_that_ask
                 "Look.", "every day at 8", conversation=name, message=seq
             )
         await runtime.delete(first)
-        assert [each.conversation for each in Schedules(journal).all()] == [second]
+        assert [element.conversation for element in Schedules(journal).all()] == [
+            second
+        ]
         await runtime.erase(second, [asking.seq])
         assert journal.store.query("schedule_owners") == []
         clock.advance(2 * DAY)
@@ -416,7 +418,7 @@ async def test_a_user_has_only_their_own(config: Config, journal: Journal) -> No
             assert await berta.schedules.all() == []
             hers = await berta.schedules.add("Hers.", "every hour")
         assert Schedules.owners(journal) == {LOCAL_USER, "berta"}
-        assert [each.id for each in Schedules(journal).all()] == [made.id]
+        assert [element.id for element in Schedules(journal).all()] == [made.id]
         assert Schedules(journal).get(hers.id) is None
         rows = Schedules(journal)
         for _ in range(SCHEDULES_MAX - 1):
@@ -431,15 +433,15 @@ async def test_a_user_has_only_their_own(config: Config, journal: Journal) -> No
 
 
 def scheduled(**arguments: str) -> Reply:
-    return Reply(calls=[Call("schedule", arguments)])
+    return Reply(calls=[ScriptedCall("schedule", arguments)])
 
 
 async def allow(runtime: Runtime, name: str, nth: int = 1) -> ApprovalAsked:
     ask = (await until(runtime, name, "approval.asked", nth)).event
     assert isinstance(ask, ApprovalAsked)
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     await runtime.answer(name, ask.message, ask.call, "once")
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     return ask
 
 
@@ -512,7 +514,7 @@ def serve(
             teller.tell("ready")
             for name in names:
                 await all_answered(runtime, name)
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(60.0):
                 while await runtime.schedules.all():  # noqa: ASYNC110  (another process may end it)
                     await asyncio.sleep(0.02)
 
@@ -526,9 +528,9 @@ def soon(journal: Journal, name: str, seconds: float) -> Schedule:
 
 def counts(journal: Journal, name: str) -> tuple[int, int]:
     """How often it was asked, and answered."""
-    events = [each.event for each in journal.read(name, limit=1000)]
-    return sum(isinstance(each, MessageUser) for each in events), sum(
-        isinstance(each, RunFinished) for each in events
+    events = [event.event for event in journal.read(name, limit=1000)]
+    return sum(isinstance(event, MessageUser) for event in events), sum(
+        isinstance(event, RunFinished) for event in events
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tenax.agent.compaction import redacted
 from tenax.agent.titles import clean, give_title
+from tenax.assembly import Runtime
 from tenax.events import (
     ConversationOpened,
     ConversationTitled,
@@ -22,12 +23,11 @@ from tenax.events import (
 from tenax.journal.aio import AsyncJournal
 from tenax.models import Model, Reply, ScriptedModel, Trouble
 from tenax.parts import Text
-from tenax.runtime.runtime import Runtime
 from tenax.sessions import SessionDB
 from tenax.testing import Provider, memory
 from tests.support.runs import config_of
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def talk(
 ) -> str:
     """A conversation with one answered question."""
     name = journal.ids.conversation()
-    opened = ConversationOpened(journal.user or "", journal.ids.stretch())
+    opened = ConversationOpened(journal.user or "", journal.ids.segment())
     said = [MessageUser([Text(asked)], ask=True), MessageAssistant([Text(answered)])]
     await journal.append(name, [opened, *said])
     return name
@@ -84,7 +84,7 @@ async def test_the_first_answer_gives_a_title(journal: AsyncJournal) -> None:
     assert b"How do I grow" in body
     assert b"With sun." in body
     assert len(body) < 5000
-    events = [each.event for each in await journal.read(name)]
+    events = [event.event for event in await journal.read(name)]
     assert isinstance(events[-2], ModelUsed)
     assert (events[-2].purpose, events[-2].model) == ("title", "m")
     assert events[-1] == ConversationTitled("Growing tomatoes", derived=True)
@@ -133,9 +133,9 @@ async def test_words_that_were_taken_back_give_no_title(journal: AsyncJournal) -
         await journal.erase(name, [2], by="", why="")
 
     async def undo(name: str) -> None:
-        stretch = (await journal.head(name)).stretch or ""
-        await journal.apart(
-            lambda: SessionDB(journal=journal.journal).undo(stretch, None)
+        segment = (await journal.head(name)).segment or ""
+        await journal.threads.run(
+            lambda: SessionDB(journal=journal.journal).undo(segment, None)
         )
 
     for work in (erase, undo):

@@ -68,8 +68,8 @@ class Talk:
 
     def fold(self) -> Transcript:
         shown = Transcript()
-        for each in self.journal.read(NAME):
-            shown.apply(each)
+        for event in self.journal.read(NAME):
+            shown.apply(event)
         return shown
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -77,8 +77,8 @@ class Talk:
 
     def request_texts(self) -> list[str]:
         context = Context()
-        for each in self.journal.read(NAME):
-            context.apply(each)
+        for event in self.journal.read(NAME):
+            context.apply(event)
         return [
             part.text
             for each in context.request(list(context.waiting))
@@ -332,14 +332,14 @@ def test_a_tools_card_goes_through_its_states(talk: Talk) -> None:
             talk.add(event, run="r1")
         card = next(row for row in talk.fold().rows if row.kind == "tool")
         states.append((card.id, card.key, card.state))
-    assert [each[2] for each in states] == [
+    assert [state[2] for state in states] == [
         "waiting",
         "asks",
         "approved",
         "running",
         "done",
     ]
-    assert len({each[:2] for each in states}) == 1
+    assert len({state[:2] for state in states}) == 1
 
 
 def open_calls(talk: Talk, run: str) -> int:
@@ -439,13 +439,13 @@ def test_erased_text_is_in_no_row_and_does_not_come_back(talk: Talk) -> None:
     talk.add(RunLate(0, "token", {"text": "so "}), run="r1")
     late = talk.add(RunLate(1, "token", {"text": "a secret of a model"}), run="r1")
     shown, rows = Transcript(), dict[str, Row]()
-    for each in talk.journal.read(NAME):
-        _replay(rows, shown.apply(each))
+    for event in talk.journal.read(NAME):
+        _replay(rows, shown.apply(event))
     undone = talk.add(ConversationRewound(result - 1))
     talk.journal.erase(NAME, [2, result, late], by="ada")
     talk.add(ConversationRestored(undone))
-    for each in talk.journal.read(NAME, after=undone - 1):
-        _replay(rows, shown.apply(each))
+    for event in talk.journal.read(NAME, after=undone - 1):
+        _replay(rows, shown.apply(event))
     assert not any("secret" in row.text for row in [*rows.values(), *shown.rows])
     assert sum(row.erased for row in shown.rows) == 3
 

@@ -15,9 +15,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tenax import assembly
 from tenax.agent import Limits
+from tenax.assembly import Runtime
 from tenax.clock import SystemClock
+from tenax.concurrency import OWN_THREADS_MAX, run_in_own_thread
 from tenax.config import Config
+from tenax.config.schema import Memory
 from tenax.errors import InvalidInput, NoSuchConversation, Refused
 from tenax.events import (
     ApprovalAsked,
@@ -31,17 +35,16 @@ from tenax.events import (
     ToolFinished,
 )
 from tenax.journal import LOCAL_USER
-from tenax.models import Call, Reply, Script, ScriptedModel
+from tenax.models import Reply, Script, ScriptedCall, ScriptedModel
 from tenax.parts import File, Text
-from tenax.runtime import agents as answerers
-from tenax.runtime.runtime import Runtime, open_store
+from tenax.runtime.runtime import open_store
 from tenax.schedules.rows import Schedules
-from tenax.tools.base import THREADS_MAX, Tool, aside
 from tenax.tools.base import Call as Made
+from tenax.tools.base import Tool
+from tenax.tools.folders import folder_of
 from tenax.tools.shell import sandbox
-from tenax.workspace.folders import folder_of
 from tests.contract import mcp_server
-from tests.support.bubblewrap import find_bwrap
+from tests.support.bubblewrap import need_bwrap
 from tests.support.runs import Hands, asked, config_of, told
 
 SECONDS = 60.0
@@ -84,7 +87,7 @@ class Person:
             "",
         )
 
-    async def do(self, *calls: Call) -> tuple[str, list[ToolFinished]]:
+    async def do(self, *calls: ScriptedCall) -> tuple[str, list[ToolFinished]]:
         """Let the model make these calls in a new conversation, allow each that is asked for; what came of them."""
         self.model.script = Script(
             [*(Reply(calls=[call]) for call in calls), Reply("Done.")]
@@ -94,7 +97,7 @@ class Person:
         async with asyncio.timeout(SECONDS):
             while True:
                 await self.runtime.finished(name, seq)
-                await self.runtime.lanes.idle(name)
+                await self.runtime.workers.idle(name)
                 questions = await self.runtime.questions(name)
                 if not questions:
                     break
@@ -116,13 +119,13 @@ class Person:
         for name in ("secret.txt", f"only-{self.user}.txt"):
             (self.folder / name).write_text(f"{said}\n")
         self.talk, (wrote, began) = await self.do(
-            Call("write_file", {"path": "note.txt", "content": said}),
-            Call("shell_start", {"command": f"echo {said}; sleep 300"}),
+            ScriptedCall("write_file", {"path": "note.txt", "content": said}),
+            ScriptedCall("shell_start", {"command": f"echo {said}; sleep 300"}),
         )
         assert (wrote.outcome, began.outcome) == ("done", "done"), (wrote, began)
         self.process = began.text.removeprefix("It runs as ").rstrip(".")
         (changed,) = await self.runtime.changes(self.talk)
-        assert [each.path for each in changed.files] == ["note.txt"]
+        assert [file.path for file in changed.files] == ["note.txt"]
         self.turn = changed.turn
         part = await self.runtime.attachments.put("plan.txt", said.encode())
         assert isinstance(part, File)
@@ -134,13 +137,13 @@ class Person:
         self.schedule = made.id
 
     def files(self) -> dict[str, bytes]:
-        found = (each for each in self.folder.rglob("*") if each.is_file())
+        found = (path for path in self.folder.rglob("*") if path.is_file())
         return {str(each.relative_to(self.folder)): each.read_bytes() for each in found}
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    find_bwrap()
+    need_bwrap()
     home = tmp_path / "home"
     home.mkdir()
     (home / "config.toml").write_text(SETTINGS)
@@ -172,9 +175,9 @@ async def people(config: Config) -> AsyncIterator[dict[str, Person]]:
         yield found
 
 
-def tries(config: Config, other: Person) -> list[Call]:
+def tries(config: Config, other: Person) -> list[ScriptedCall]:
     """Every way that a tool has to the other's data."""
-    data = config.places.data
+    data = config.directories.data
     up = "../../../.."
     paths = [f"only-{other.user}.txt", str(other.folder / "secret.txt"), f"{up}/work/secret.txt", "users/bob/files/secret.txt",
              "../users/bob/files/secret.txt", f".tenax/skills/{other.user}/SKILL.md"]  # fmt: skip
@@ -190,27 +193,27 @@ def tries(config: Config, other: Person) -> list[Call]:
     look = f"cat {shown} {other.folder}/*; ls -laR {shown}; grep -rs 'My word' {shown} /tmp /home /root /srv /var; true"
     break_in = f"echo mine > {other.folder}/secret.txt; mkdir -p {other.folder}; rm -rf {other.folder}; ln -s {other.folder} way; cat way/secret.txt"
     return [
-        *(Call("read_file", {"path": path}) for path in paths),
-        *(Call("write_file", {"path": path, "content": "mine"}) for path in paths),
-        *(Call("edit_file", {"path": path, "old": "word", "new": "mine"}) for path in paths),
-        *(Call("find_files", {"pattern": "**", "in": place}) for place in ("", up, str(other.folder))),
-        *(Call("search_files", {"pattern": "My word", "in": place}) for place in ("", up, str(other.folder))),
-        Call("shell", {"command": look}),
-        Call("shell", {"command": break_in}),
-        Call("read_file", {"path": "way/secret.txt"}),
-        Call("write_file", {"path": "way/secret.txt", "content": "mine"}),
-        Call("shell_start", {"command": break_in}),
-        Call("shell_read", {"id": other.process}),
-        Call("shell_stop", {"id": other.process}),
-        *(Call("read_skill", {"name": f"skill-{other.user}", "file": file}) for file in ("SKILL.md", "../x")),
-        Call("schedule", {"action": "list"}),
-        Call("schedule", {"action": "remove", "schedule": other.schedule}),
-        Call("memory", {"action": "search", "text": "word"}),
-        Call("memory", {"action": "remove", "fact": other.fact}),
-        Call("memory", {"action": "replace", "fact": other.fact, "text": "mine now"}),
-        Call("search_conversations", {"words": "word"}),
-        Call("read_file", {"path": str(other.folder / "AGENTS.md")}),
-        Call("delegate", {"task": "Read it."}),
+        *(ScriptedCall("read_file", {"path": path}) for path in paths),
+        *(ScriptedCall("write_file", {"path": path, "content": "mine"}) for path in paths),
+        *(ScriptedCall("edit_file", {"path": path, "old": "word", "new": "mine"}) for path in paths),
+        *(ScriptedCall("find_files", {"pattern": "**", "in": place}) for place in ("", up, str(other.folder))),
+        *(ScriptedCall("search_files", {"pattern": "My word", "in": place}) for place in ("", up, str(other.folder))),
+        ScriptedCall("shell", {"command": look}),
+        ScriptedCall("shell", {"command": break_in}),
+        ScriptedCall("read_file", {"path": "way/secret.txt"}),
+        ScriptedCall("write_file", {"path": "way/secret.txt", "content": "mine"}),
+        ScriptedCall("shell_start", {"command": break_in}),
+        ScriptedCall("shell_read", {"id": other.process}),
+        ScriptedCall("shell_stop", {"id": other.process}),
+        *(ScriptedCall("read_skill", {"name": f"skill-{other.user}", "file": file}) for file in ("SKILL.md", "../x")),
+        ScriptedCall("schedule", {"action": "list"}),
+        ScriptedCall("schedule", {"action": "remove", "schedule": other.schedule}),
+        ScriptedCall("memory", {"action": "search", "text": "word"}),
+        ScriptedCall("memory", {"action": "remove", "fact": other.fact}),
+        ScriptedCall("memory", {"action": "replace", "fact": other.fact, "text": "mine now"}),
+        ScriptedCall("search_conversations", {"words": "word"}),
+        ScriptedCall("read_file", {"path": str(other.folder / "AGENTS.md")}),
+        ScriptedCall("delegate", {"task": "Read it."}),
     ]  # fmt: skip
 
 
@@ -250,10 +253,10 @@ async def test_no_tool_of_one_user_reaches_anything_of_the_other(
         ]
         assert other.files() == files
         assert await other.runtime.journal.head(other.talk) == head
-        assert [each.schedule.id for each in await other.runtime.schedules.all()] == [
-            other.schedule
-        ]
-        assert [each.text for each in await other.runtime.memory.search("word")] == [
+        assert [
+            element.schedule.id for element in await other.runtime.schedules.all()
+        ] == [other.schedule]
+        assert [hit.text for hit in await other.runtime.memory.search("word")] == [
             other.said
         ]
 
@@ -265,7 +268,7 @@ async def test_a_prompt_holds_instructions_and_skills_of_ones_own_folder(
     """The first request of each has the own word, out of the file and out of the skill; never the other's."""
     async with people(config) as both:
         me = both[user]
-        await me.do(Call("read_skill", {"name": f"skill-{user}"}))
+        await me.do(ScriptedCall("read_skill", {"name": f"skill-{user}"}))
         first = next(body for body in me.model.bodies)
         assert f"- skill-{user}: {me.said}".encode() in first
         for name, word in WORDS.items():
@@ -299,7 +302,7 @@ async def test_servers_and_what_rules_allow_are_the_owners_and_what_they_deny_is
 ) -> None:
     """The owner is asked nothing, because a rule allows it; Bob is, and has no server."""
     config.file.write_text(SETTINGS + SERVER)
-    config = config_of(config.store_url, config.places.data)
+    config = config_of(config.store_url, config.directories.data)
     async with people(config) as both:
         owner, bob = both[LOCAL_USER], both[BOB]
         await owner.runtime.mcp.settled(SECONDS)
@@ -320,8 +323,8 @@ async def test_servers_and_what_rules_allow_are_the_owners_and_what_they_deny_is
         for person, questions in ((owner, 0), (bob, 1)):
             (person.folder / "denied.txt").write_text(person.said)
             name, (wrote, denied) = await person.do(
-                Call("write_file", {"path": "a.txt", "content": "x"}),
-                Call("read_file", {"path": "denied.txt"}),
+                ScriptedCall("write_file", {"path": "a.txt", "content": "x"}),
+                ScriptedCall("read_file", {"path": "denied.txt"}),
             )
             assert (wrote.outcome, denied.outcome) == ("done", "denied")
             assert len(await told(person.runtime, name, ApprovalAsked)) == questions
@@ -365,7 +368,7 @@ async def test_what_the_other_changes_at_the_same_time_is_not_in_ones_journal(
         folder_of(config, each)
         for each in (user, BOB if user == LOCAL_USER else LOCAL_USER)
     )
-    model = ScriptedModel([Reply(calls=[Call("wait", {})]), "Done."])
+    model = ScriptedModel([Reply(calls=[ScriptedCall("wait", {})]), "Done."])
     async with Hands(
         config, user=user, models=[model], limits=Limits(pause=0.01)
     ) as runtime:
@@ -373,7 +376,7 @@ async def test_what_the_other_changes_at_the_same_time_is_not_in_ones_journal(
         name = await runtime.new()
         await asked(runtime, name, "Go.")
         (turn,) = await runtime.changes(name)
-        assert [each.path for each in turn.files] == [f"by-{here.name}.txt"]
+        assert [file.path for file in turn.files] == [f"by-{here.name}.txt"]
         assert (await runtime.put_back(name, turn.turn)).done == [f"by-{here.name}.txt"]
         assert (here / f"by-{here.name}.txt").exists() is False
         assert (there / f"by-{there.name}.txt").exists() is True
@@ -397,14 +400,16 @@ class Hang(Tool[WaitArgs]):
     def touches(self, args: WaitArgs, call: Made) -> str:
         return "nothing"
 
-    def _work(self, _deserted: threading.Event) -> None:
+    def _work(self) -> None:
         self.begun.release()
         self.release.wait(SECONDS)
 
     async def run(self, args: WaitArgs, call: Made) -> str:
         if call.user == BOB:
-            await asyncio.gather(*(aside(self._work) for _ in range(THREADS_MAX)))
-        return await aside(lambda _deserted: "done")
+            await asyncio.gather(
+                *(run_in_own_thread(self._work) for _ in range(OWN_THREADS_MAX))
+            )
+        return await run_in_own_thread(lambda: "done")
 
 
 async def test_calls_of_one_user_that_hang_take_no_threads_from_the_other(
@@ -412,7 +417,7 @@ async def test_calls_of_one_user_that_hang_take_no_threads_from_the_other(
 ) -> None:
     """Bob has as many as one may have; the owner's call is made all the same."""
     hang = Hang()
-    script = [Reply(calls=[Call("hang", {})]), Reply("Done.")]
+    script = [Reply(calls=[ScriptedCall("hang", {})]), Reply("Done.")]
     async with AsyncExitStack() as undo:
         journal = open_store(config)
         undo.callback(journal.close)
@@ -428,7 +433,7 @@ async def test_calls_of_one_user_that_hang_take_no_threads_from_the_other(
         undo.callback(hang.release.set)
         name = await both[BOB].new()
         seq = (await both[BOB].submit(name, "Go.")).seq
-        for _ in range(THREADS_MAX):
+        for _ in range(OWN_THREADS_MAX):
             assert await asyncio.to_thread(hang.begun.acquire, timeout=SECONDS)
         hers = await both[LOCAL_USER].new()
         await asked(both[LOCAL_USER], hers, "Go.")
@@ -491,7 +496,7 @@ async def test_changes_in_a_home_that_was_moved_are_shown_and_put_back(
     """Also where it is reached by a link. In another home nothing is put back while the first one is there."""
     old, new, other = (tmp_path / name for name in ("old", "new", "other"))
     old.mkdir()
-    write = Call("write_file", {"path": "note.txt", "content": "x"})
+    write = ScriptedCall("write_file", {"path": "note.txt", "content": "x"})
     turns: dict[str, tuple[str, str]] = {}
 
     @asynccontextmanager
@@ -547,7 +552,7 @@ async def test_a_prompt_that_was_opened_in_the_owners_folder_is_opened_anew_for_
     for folder in (hers, None):
         with pytest.MonkeyPatch.context() as patch:
             if folder is not None:
-                patch.setattr(answerers, "folder_of", lambda *_: hers)
+                patch.setattr(assembly, "folder_of", lambda *_: hers)
             async with Runtime(
                 config, user=BOB, journal=journal, models=[model], serves=False
             ) as runtime:
@@ -566,7 +571,7 @@ async def test_a_prompt_that_was_opened_in_the_owners_folder_is_opened_anew_for_
 
 async def test_a_schedule_works_in_the_folder_of_its_user(config: Config) -> None:
     """What it asks is answered with the tools of who made it, and by nobody else's server."""
-    write = Call("write_file", {"path": "daily.txt", "content": "x"})
+    write = ScriptedCall("write_file", {"path": "daily.txt", "content": "x"})
     async with people(config) as both:
         owner, bob = both[LOCAL_USER], both[BOB]
         for person in (owner, bob):
@@ -579,11 +584,11 @@ async def test_a_schedule_works_in_the_folder_of_its_user(config: Config) -> Non
         assert await owner.runtime.schedules.fire() == 0
         assert await bob.runtime.schedules.fire() == 1
         async with asyncio.timeout(SECONDS):
-            await bob.runtime.lanes.idle(name)
+            await bob.runtime.workers.idle(name)
         (question,) = await bob.runtime.questions(name)
         await bob.runtime.answer(name, question.message, question.call, "once")
         async with asyncio.timeout(SECONDS):
-            await bob.runtime.lanes.idle(name)
+            await bob.runtime.workers.idle(name)
         assert ("daily.txt" in bob.files(), "daily.txt" in owner.files()) == (
             True,
             False,
@@ -611,14 +616,15 @@ async def test_a_memory_provider_that_knows_no_users_keeps_them_apart(
     config: Config,
 ) -> None:
     """Each user has a provider with a folder of its own: what the owner said is recalled for the owner only."""
-    place = config.places.data / "plugins" / "plain"
+    place = config.directories.data / "plugins" / "plain"
     place.mkdir(parents=True)
     (place / "__init__.py").write_text(PROVIDER)
     config = dataclasses.replace(
-        config, memory_providers=("plain",), memory_review=False
+        config, memory=Memory(providers=("plain",), review=False)
     )
     files = [
-        home / "plain.txt" for home in (config.places.data, config.places.users / BOB)
+        home / "plain.txt"
+        for home in (config.directories.data, config.directories.users / BOB)
     ]
     recalled = {}
     for user, word in WORDS.items():
@@ -643,9 +649,8 @@ async def test_a_folder_of_the_owner_among_the_programs_is_covered(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command sees /usr: for the test, another folder is of the system, and the owner works in there."""
-    with tempfile.TemporaryDirectory(
-        prefix="tenax-two-users-", dir="/var/tmp"
-    ) as made:  # a command has its own /tmp
+    # a command has its own /tmp
+    with tempfile.TemporaryDirectory(prefix="tenax-two-users-", dir="/var/tmp") as made:
         await see_the_system(config, Path(made), monkeypatch)
 
 
@@ -657,8 +662,8 @@ async def see_the_system(
     monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(system)))
     monkeypatch.setattr(sandbox, "_system", sandbox._system.__wrapped__)
     config.file.write_text(f'{SETTINGS}\n[tools]\nfolder = "{system / "work"}"\n')
-    async with people(config_of(config.store_url, config.places.data)) as both:
-        look = Call(
+    async with people(config_of(config.store_url, config.directories.data)) as both:
+        look = ScriptedCall(
             "shell", {"command": f"cd {system}; find . -type f; cat work/secret.txt"}
         )
         _, (mine,) = await both[LOCAL_USER].do(look)

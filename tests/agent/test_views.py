@@ -11,9 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenax.agent.history import History, context_at
-from tenax.events import ModelRequested
+from tenax.events import (
+    ConversationCleared,
+    ConversationRestored,
+    ConversationRewound,
+    MessageAssistant,
+    MessageUser,
+    ModelRequested,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+)
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
+from tenax.parts import Text, ToolCall
 from tenax.testing import memory
 from tenax.views.context import Context, Message
 from tenax.views.open_work import Turns
@@ -33,10 +44,10 @@ seeds = st.integers(0, 2**32)
 
 def folded(events: Sequence[Recorded]) -> tuple[Transcript, Context, Turns]:
     shown, context, turns = Transcript(), Context(), Turns()
-    for each in events:
-        shown.apply(each)
-        context.apply(each)
-        turns.apply(each)
+    for event in events:
+        shown.apply(event)
+        context.apply(event)
+        turns.apply(event)
     return shown, context, turns
 
 
@@ -98,10 +109,10 @@ def test_folding_in_two_pieces_equals_folding_at_once(
     first, context, turns = folded(events[:cut])
     looked = first.rows, context.request(list(context.waiting))
     assert looked == (first.rows, context.request(list(context.waiting)))
-    for each in events[cut:]:
-        first.apply(each)
-        context.apply(each)
-        turns.apply(each)
+    for event in events[cut:]:
+        first.apply(event)
+        context.apply(event)
+        turns.apply(event)
     again = folded(events)
     assert first.rows == again[0].rows
     assert state_of(context) == state_of(again[1])
@@ -137,8 +148,8 @@ def test_a_page_that_takes_the_changes_shows_the_rows(
         driver.drive(names)
         events = driver.events()
     shown, page = Transcript(), dict[str, Row]()
-    for each in events:
-        replayed(page, shown.apply(each))
+    for event in events:
+        replayed(page, shown.apply(event))
         rows = sorted(page.values(), key=lambda row: row.key)
         assert rows == shown.rows
         assert len({row.key for row in rows}) == len(rows)
@@ -236,9 +247,29 @@ async def _growing(names: list[str], seed: int) -> None:
             assert context.request(event.inputs) == request
 
 
+def test_the_order_of_two_restores_does_not_matter() -> None:
+    """An undo in the middle of a step and a later clear are restored, in both orders: the model sees the result again."""
+    for undo_first in (True, False):
+        with memory() as journal:
+            driver = Driver(journal, random.Random(0))
+            (asked,) = driver.append(MessageUser([Text("When?")], ask=True))
+            driver.append(RunStarted([asked.seq]), run="r")
+            call = ToolCall("k", "clock", "{}")
+            (called,) = driver.append(MessageAssistant([call]), run="r")
+            result = ToolFinished(called.seq, "k", "done", "noon")
+            driver.append(result, RunFinished("cancelled"), run="r")
+            before = folded(driver.events())[1].request()
+            (undo,) = driver.append(ConversationRewound(called.seq))
+            (clear,) = driver.append(ConversationCleared())
+            assert folded(driver.events())[1].request() == []
+            for edit in (undo, clear) if undo_first else (clear, undo):
+                driver.append(ConversationRestored(edit.seq))
+            assert folded(driver.events())[1].request() == before
+
+
 async def _upto(history: History, facade: AsyncJournal, seq: int) -> None:
     """Catch a history up as if the journal ended there."""
-    for each in await facade.read(TALK, after=history.seq, upto=seq, limit=5000):
-        assert history.context.apply(each)
-        history.turns.apply(each)
-        history.seq = each.seq
+    for event in await facade.read(TALK, after=history.seq, upto=seq, limit=5000):
+        assert history.context.apply(event)
+        history.turns.apply(event)
+        history.seq = event.seq

@@ -6,8 +6,8 @@ their own.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,15 +37,15 @@ def window(chromium: Chromium) -> Iterator[Window]:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts `tenax serve` with a model that plays these replies, or with none."""
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
 
         def start(*replies: Reply | str, env: dict[str, str] | None = None) -> Served:
             if replies:
                 set_up(
                     tmp_path,
                     [
-                        Reply(each) if isinstance(each, str) else each
-                        for each in replies
+                        Reply(reply) if isinstance(reply, str) else reply
+                        for reply in replies
                     ],
                 )
             return stack.enter_context(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tests.browser.test_for_everybody import nothing_is_wrong
 from tests.support.browser import Serve, Window, expect
 
@@ -27,7 +27,8 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
 ) -> None:
     """The buttons are the choices; other words go as well; an earlier list is a line."""
     first, second = (
-        [Call("todo", {"entries": each}), Call("ask", COLOUR)] for each in LISTS
+        [ScriptedCall("todo", {"entries": each}), ScriptedCall("ask", COLOUR)]
+        for each in LISTS
     )
     tab = window.enter(serve(Reply(calls=first), Reply(calls=second), "All right."))
     tab.say("Paint the door")
@@ -36,7 +37,7 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     lists = tab.page.locator("details.tool", has_text="To do:")
     expect(lists).to_contain_text("0 of 2 done")
     expect(lists.get_by_role("listitem")).to_have_text(
-        ["Under way: Buy paint", "Open: Paint the door"]
+        ["In progress: Buy paint", "Open: Paint the door"]
     )
     nothing_is_wrong(tab, "question")
     tab.button("Dark blue").click()
@@ -44,16 +45,14 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
         "Dark blue"
     )
     expect(tab.button("Answer")).to_be_disabled()
-    tab.page.get_by_label("An answer in your own words").fill("The same")
+    tab.page.get_by_label("Your own answer").fill("The same")
     # a look elsewhere costs no half answer
     tab.page.get_by_role("link", name="Memory").click()
     tab.page.go_back()
     # as it is whenever a conversation is opened; then nothing takes it away
     expect(tab.box).to_be_focused()
-    expect(tab.page.get_by_label("An answer in your own words")).to_have_value(
-        "The same"
-    )
-    tab.page.get_by_label("An answer in your own words").press("Enter")
+    expect(tab.page.get_by_label("Your own answer")).to_have_value("The same")
+    tab.page.get_by_label("Your own answer").press("Enter")
     tab.answered("All right.")
     expect(
         tab.rows("tool", "done").filter(has_text="You answered").last
@@ -61,7 +60,7 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     expect(lists.nth(0)).not_to_have_attribute("open", "")
     expect(lists.nth(1)).to_contain_text("1 of 2 done")
     expect(lists.nth(1).get_by_role("listitem")).to_have_text(
-        ["Done: Buy paint", "Under way: Paint the door"]
+        ["Done: Buy paint", "In progress: Paint the door"]
     )
 
 
@@ -71,7 +70,13 @@ def test_a_question_with_a_word_without_end_is_read_whole(
     """As an address or a path: neither it nor a choice goes beyond the card, where nobody could scroll to it."""
     word = "Pneumono" * 20
     tab = window.enter(
-        serve(Reply(calls=[Call("ask", {"question": word, "choices": ["Yes", word]})]))
+        serve(
+            Reply(
+                calls=[
+                    ScriptedCall("ask", {"question": word, "choices": ["Yes", word]})
+                ]
+            )
+        )
     )
     tab.say("Ask me")
     asked = tab.page.get_by_role("region", name="A question for you")

@@ -45,7 +45,7 @@ def test_what_is_attached_is_kept_sent_and_shown(serve: Serve, window: Window) -
     )
     nothing_is_wrong(tab, "attached")
     tab.say("Look at this")
-    expect(page.get_by_text("Something could not be attached.")).to_be_visible()
+    expect(page.get_by_text("An attachment could not be uploaded.")).to_be_visible()
     assert tab.box.input_value() == "Look at this"
     tab.button("Remove tool.exe").click()
     expect(waiting.get_by_role("progressbar")).to_have_count(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import tenax
 from tenax.events import Event, MessageAssistant, MessageUser
 from tenax.journal import LOCAL_USER
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tenax.parts import Text
 from tests.support.browser import Chromium, Pace, Serve, Tab, Window, client, expect
 from tests.support.turns import new_conversation
@@ -36,7 +36,7 @@ def test_a_message_queues_behind_the_answer(
     tab.shows("word005")
     tab.say("Second", "Queue")
     expect(tab.rows("user", "queued")).to_contain_text(
-        "Queued: it is answered after what is being written."
+        "Queued. Sends when the current answer is done."
     )
     pace.say()
     tab.answered("And that.")
@@ -53,7 +53,7 @@ def test_a_message_steers_the_next_step(
     serve: Serve, window: Window, tmp_path: Path
 ) -> None:
     """It stands after the tool that ran meanwhile, and before the words that heed it."""
-    read = Call("read_file", {"path": "nothing.txt"})
+    read = ScriptedCall("read_file", {"path": "nothing.txt"})
     pace = Pace(tmp_path, 20)
     tab = window.enter(
         serve(Reply(SLOW, pause=0.03, calls=[read]), "Heeded.", env=pace.env)
@@ -62,7 +62,7 @@ def test_a_message_steers_the_next_step(
     tab.shows("word005")
     tab.say("Mind the gap", "Steer")
     expect(tab.rows("user", "steering")).to_contain_text(
-        "Steering: it goes in with the next step."
+        "Will be read at the next step."
     )
     pace.say()
     tab.answered("Heeded.")
@@ -129,13 +129,13 @@ def test_what_is_taken_back_can_be_restored(serve: Serve, window: Window) -> Non
     other = window.tab(f"{served.url}/c/{tab.conversation}")
     other.answered("Two.", count=2)
     whole = said(tab)
-    for item, left in (("Undo the last message", whole[:2]), ("Clear", [])):
+    for item, left in (("Remove last message", whole[:2]), ("Clear", [])):
         expect(tab.button("Send")).to_be_visible()
         tab.menu(item)
         for each in (tab, other):
             expect(each.rows()).to_have_count(len(left))
             assert said(each) == left
-        tab.button("Undo that").click()
+        tab.button("Undo").click()
         for each in (tab, other):
             expect(each.rows()).to_have_count(len(whole))
             assert said(each) == whole
@@ -190,7 +190,7 @@ def test_a_long_conversation_opens_at_its_end_and_loads_upwards_without_jumping(
         loaded, moved = tab.page.evaluate(SCROLL_UP)
         assert loaded > 0
         assert abs(moved) <= 2, f"what was in sight jumped by {moved} pixels"
-    numbers = [int(re.findall(r"\d+", each)[0]) for each in tab.texts("user")]
+    numbers = [int(re.findall(r"\d+", text)[0]) for text in tab.texts("user")]
     assert numbers == list(range(numbers[0], MESSAGES // 2)), "a hole, or a repeat"
     tab.button("Jump to the end").click()
     expect(tab.rows("assistant").last).to_be_in_viewport()
@@ -269,7 +269,9 @@ def test_an_address_that_is_none_says_that_nothing_is_there(
     served = serve("Yes.")
     window.enter(served)
     tab = window.tab(f"{served.url}/c/%E0%A4%A")
-    expect(tab.page.get_by_text("This conversation is not there")).to_be_visible()
+    expect(
+        tab.page.get_by_text("This conversation was deleted or does not exist")
+    ).to_be_visible()
 
 
 def test_what_is_asked_next_is_in_sight_for_who_only_watches(
@@ -277,10 +279,10 @@ def test_what_is_asked_next_is_in_sight_for_who_only_watches(
 ) -> None:
     """A tall question gives way to a line, and then the next one comes: the end is followed all the same."""
     calls = [
-        Call("write_file", {"path": f"{n}.md", "content": "line\n" * 40})
+        ScriptedCall("write_file", {"path": f"{n}.md", "content": "line\n" * 40})
         for n in range(6)
     ]
-    served = serve(*(Reply(calls=[each]) for each in calls), "Done.")
+    served = serve(*(Reply(calls=[call]) for call in calls), "Done.")
     with chromium.window(viewport={"width": 390, "height": 800}) as window:
         tab = window.enter(served)
         slow = window.context.new_cdp_session(tab.page)
@@ -289,7 +291,7 @@ def test_what_is_asked_next_is_in_sight_for_who_only_watches(
         tab.say("Write them")
         other = client(served)
         for n in range(6):
-            asked = tab.page.get_by_role("region", name="Approval wanted").filter(
+            asked = tab.page.get_by_role("region", name="Approval needed").filter(
                 has_text=f"{n}.md"
             )
             expect(asked.get_by_role("button", name="Allow once")).to_be_in_viewport()
@@ -400,7 +402,8 @@ def test_a_toast_with_a_word_without_end_fits_the_screen(
     """So that the button which takes it away can be reached."""
     name = "Pneumono" * 20 + ".md"
     served = serve(
-        Reply(calls=[Call("write_file", {"path": name, "content": "held"})]), "Done."
+        Reply(calls=[ScriptedCall("write_file", {"path": name, "content": "held"})]),
+        "Done.",
     )
     client(served).post(
         "/rules", {"verdict": "allow", "tool": "*_file", "touches": "*"}
@@ -409,9 +412,9 @@ def test_a_toast_with_a_word_without_end_fits_the_screen(
     tab.say("Write it")
     tab.answered("Done.")
     tab.rows("files").locator("summary").click()
-    tab.button("Put back").click()
+    tab.button("Revert changes").click()
     expect(
-        tab.page.locator(".toast", has_text="Put back: ").get_by_role(
+        tab.page.locator(".toast", has_text="Reverted: ").get_by_role(
             "button", name="Dismiss"
         )
     ).to_be_in_viewport(ratio=1)

@@ -34,9 +34,9 @@ UNKNOWN = Trouble("refused", "The model `large-1` does not exist.", status=404)
 REFUSALS = {
     "wrong key": (
         Trouble("key", f"Incorrect API key provided: {KEY}"),
-        "does not accept the key.",
+        "rejected the API key.",
     ),
-    "no credit": (NO_CREDIT, "wants to be paid first."),
+    "no credit": (NO_CREDIT, "has no credit left."),
     "unknown model": (UNKNOWN, "has no model large-1."),
 }
 
@@ -64,7 +64,7 @@ def told(
     tab.say("Hello there")
     marker = tab.rows("marker", "failed")
     expect(marker).to_contain_text(sentence, timeout=seconds * 1000)
-    expect(marker).to_contain_text("This turn failed.")
+    expect(marker).to_contain_text("Something went wrong.")
     expect(tab.button("Send")).to_be_visible()
     assert tab.texts("user") == ["Hello there"]
     out, err = terminal.communicate(timeout=seconds)
@@ -98,7 +98,7 @@ if {"tenax.web", "-p"} & set(sys.orig_argv):
     ("url", "sentence"),
     [
         ("http://127.0.0.7:11434/v1", "ollama serve"),
-        ("http://models.invalid/v1", "its name is not known"),
+        ("http://models.invalid/v1", "the host name is unknown"),
     ],
     ids=["Ollama does not run", "no network"],
 )
@@ -119,7 +119,7 @@ def test_a_message_that_is_too_long_for_the_model_is_told(
     """Nothing can be folded together to make room: it says so."""
     provider = beside.enter(Provider(Script([Reply("Yes.")], repeat=True), context=5))
     (tmp_path / "config.toml").write_text(CONFIG.format(url=f"{provider.url}/v1"))
-    told(serve(env={"MAIN_KEY": KEY}), window, "longer than the context of large-1")
+    told(serve(env={"MAIN_KEY": KEY}), window, "too long for the context of large-1")
 
 
 # Python runs this when it starts: the server's store then lies on a disk that fills up when it is told to.
@@ -153,17 +153,17 @@ def test_a_full_disk_holds_up_and_loses_nothing(
     os.kill(served.server(), signal.SIGUSR1)
     pace.say()
     expect(
-        tab.page.get_by_text("of the answer are held on the server's disk")
+        tab.page.get_by_text("of the answer are saved on the server's disk")
     ).to_be_visible()
     tab.say("Is there room?")
     expect(tab.rows("user", "unsent")).to_contain_text(
-        "Not sent yet. It is kept here and sent by itself."
+        "Not sent yet. Will send when the server responds."
     )
     os.kill(served.server(), signal.SIGUSR2)
     tab.answered("Thank you.", count=3)
     assert tab.texts("user") == ["Hello", "Talk", "Is there room?"]
     assert tab.texts("assistant") == ["Yes.", answer, "Thank you."]
-    expect(tab.page.get_by_text("are held on the server's disk")).to_have_count(0)
+    expect(tab.page.get_by_text("are saved on the server's disk")).to_have_count(0)
     no_traceback(served, tab.page.inner_text("body"))
 
 

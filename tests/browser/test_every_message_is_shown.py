@@ -15,7 +15,7 @@ from tenax.events import (
     RunStarted,
 )
 from tenax.journal import LOCAL_USER
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tenax.parts import Text
 from tests.support.browser import Pace, Serve, Tab, Window, client, expect
 from tests.support.turns import new_conversation
@@ -77,7 +77,7 @@ def test_every_acknowledged_message_is_shown_once_where_it_was_answered(
     name = earlier_talk(tmp_path)
     # The script counts the assistant's messages: the earlier ones have their replies in it too.
     before = [Reply("-")] * EARLIER
-    call = Call("read_file", {"path": "nothing.txt"})
+    call = ScriptedCall("read_file", {"path": "nothing.txt"})
     first, step = Reply("first " * 10, calls=[call]), Reply("A step.", calls=[call])
     pace = Pace(tmp_path, 5)
     served = serve(

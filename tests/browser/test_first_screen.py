@@ -9,6 +9,8 @@ from tenax.testing import Provider
 from tests.support.browser import Beside, Serve, Window, expect
 
 KEY = "sk-hunter2-hunter2-hunter2"
+PRACTICE_SECONDS = 180
+"""Bounds a wait for a real model: many times what it takes where other programs use the processors too."""
 TAGS = {"models": [{"name": "qwen3:8b", "size": 5_000_000_000}]}
 
 
@@ -27,7 +29,7 @@ def test_what_ollama_has_is_one_click_away(
     tab.page.get_by_role("button", name="Use qwen3:8b from Ollama").click()
     tab.say("Who are you?")
     tab.answered("I run on this machine.")
-    asked = [each for each in provider.bodies if b"Who are you?" in each]
+    asked = [body for body in provider.bodies if b"Who are you?" in body]
     assert asked
     assert b'"qwen3:8b"' in asked[0]
     tab.page.reload()
@@ -52,13 +54,13 @@ def test_a_wrong_key_is_told_and_not_kept(
     tab = window.enter(served)
     tab.page.get_by_role("button", name="Connect a model").click()
     tab.page.get_by_label("URL").fill(f"{provider.url}/v1")
-    tab.page.get_by_label("Key").fill(KEY)
+    tab.page.get_by_label("API key").fill(KEY)
     tab.button("Load models").click()
     if where == "one is tried":
         expect(tab.page.get_by_role("combobox", name="Model")).to_have_value("large-1")
         tab.button("Connect").click()
     told = tab.page.get_by_role("alert").filter(has_text="key")
-    expect(told).to_contain_text("does not accept the key.")
+    expect(told).to_contain_text("rejected the API key.")
     expect(tab.page.get_by_label("URL")).to_have_value(f"{provider.url}/v1")
     assert "hunter2" not in tab.page.inner_text("body")
     for file in served.home.rglob("*"):
@@ -66,16 +68,17 @@ def test_a_wrong_key_is_told_and_not_kept(
     assert not (served.home / "config.toml").exists()
 
 
+@pytest.mark.timeout(3 * PRACTICE_SECONDS)
 def test_the_practice_model_answers_with_a_line_that_says_what_it_is(
     serve: Serve, window: Window
 ) -> None:
     """The real one, on this machine."""
     tab = window.enter(serve())
     tab.page.get_by_role("button", name="Use the practice model").click()
-    expect(tab.box).to_be_visible(timeout=90_000)
+    expect(tab.box).to_be_visible(timeout=PRACTICE_SECONDS * 1000)
     tab.say("What is the capital of France?")
-    answer = tab.answer_whole_or_cut(timeout=90_000)
+    answer = tab.answer_whole_or_cut(timeout=PRACTICE_SECONDS * 1000)
     expect(answer.locator(".label")).to_contain_text(
-        "Practice model, 135 M parameters, on this machine."
+        "Practice model (135 M parameters, runs on this machine)."
     )
-    assert tab.texts("assistant")[0] != ""
+    expect(answer.locator(".text")).not_to_be_empty()

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tenax.web.app import PAGE
 from tests.support.browser import Chromium, Serve, Tab, Window, client, expect
 from tests.support.turns import set_up
 
 AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 RICH = "# Title\n\nA **bold** word, a [link](https://example.org) and `code`.\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
-WRITE = Call("write_file", {"path": "note.txt", "content": "held"})
+WRITE = ScriptedCall("write_file", {"path": "note.txt", "content": "held"})
 PHONE = {
     "viewport": {"width": 390, "height": 844},
     "has_touch": True,
@@ -26,13 +26,24 @@ PAGE_BYTES_MAX = 300_000
 REQUESTS_MAX = 15
 
 
+TRANSITIONS_END = """
+() => Promise.all(
+    document.getAnimations()
+        .filter((animation) => animation.effect.getComputedTiming().endTime !== Infinity)
+        .map((animation) => animation.finished.catch(() => null))
+)
+"""
+
+
 def nothing_is_wrong(tab: Tab, where: str) -> None:
-    """Ask axe, which knows what keeps people out."""
+    """Check the page with axe for barriers, after running transitions: text that fades in has too little contrast."""
     assert AXE.exists(), "axe-core is not there: run npm ci in ui/"
     tab.page.evaluate(AXE.read_text())
+    tab.page.evaluate(TRANSITIONS_END)
     found: list[Any] = tab.page.evaluate("async () => (await axe.run()).violations")
     wrong = [
-        (each["id"], [node["html"][:200] for node in each["nodes"]]) for each in found
+        (violation["id"], [node["html"][:200] for node in violation["nodes"]])
+        for violation in found
     ]
     assert not wrong, f"{where}: {wrong}"
 
@@ -116,14 +127,15 @@ def test_a_conversation_weighs_less_than_a_photograph(
     expect(tab.rows("assistant", "").locator("table")).to_be_visible()
     expect(tab.page.locator("pre .hljs-built_in, pre span").first).to_be_attached()
     asked = {
-        each
-        for each in window.requests
-        if "/api/events" not in each and "/link#" not in each
+        request
+        for request in window.requests
+        if "/api/events" not in request and "/link#" not in request
     }
+    # not told of
     asked |= {
         f"{served.url}/assets/{each.name}"
         for each in (PAGE / "assets").glob("worker-*")
-    }  # not told of
+    }
     assert any("/markdown-" in each for each in asked)
     weights = {each: len(gzip.compress(page.http.get(each).content)) for each in asked}
     assert sum(weights.values()) < PAGE_BYTES_MAX, weights

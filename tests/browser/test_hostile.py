@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tenax.events import ConversationTitled, MessageAssistant, MessageUser, ToolFinished
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tenax.parts import Reasoning, Text, ToolCall
 from tests.support.browser import Serve, Tab, Window, client, expect
 from tests.support.turns import new_conversation
@@ -49,7 +49,7 @@ def is_harmless(tab: Tab, window: Window) -> None:
     links = tab.page.locator(".transcript a").evaluate_all(
         "links => links.map(link => link.getAttribute('href'))"
     )
-    assert [each for each in links if not re.match(r"https?://|/|#", each or "#")] == []
+    assert [link for link in links if not re.match(r"https?://|/|#", link or "#")] == []
     handlers = "all => all.flatMap(each => each.getAttributeNames()).filter(name => name.startsWith('on'))"
     assert tab.page.locator("*").evaluate_all(handlers) == []
     window.check()
@@ -90,8 +90,8 @@ def test_what_is_stored_is_shown_as_text(
     tab.page.goto(f"{served.url}/c/{name}")
     expect(tab.rows("user")).to_have_count(2)
     expect(tab.rows("assistant").first).to_contain_text("needle")
-    for each in tab.page.locator("details > summary").all():
-        each.click()
+    for element in tab.page.locator("details > summary").all():
+        element.click()
     expect(tab.rows("tool").first).to_contain_text(
         "<script>window.__pwned = 1; alert(1)</script>"
     )
@@ -107,7 +107,7 @@ def test_what_is_stored_is_shown_as_text(
 
 def test_what_streams_in_is_shown_as_text(serve: Serve, window: Window) -> None:
     """Piece by piece, where half a tag stands at every moment; and a tool that asks with such arguments."""
-    write = Call(
+    write = ScriptedCall(
         "write_file",
         {"path": "<img src=x onerror=window.__pwned=30>\u202etxt.exe", "content": EVIL},
     )
@@ -131,7 +131,9 @@ def test_a_picture_from_here_does_nothing(serve: Serve, window: Window) -> None:
     expect(tab.rows("assistant", "").locator("img")).to_have_count(2)
     for picture in tab.rows("assistant").locator("img").all():
         expect(picture).to_have_js_property("complete", True)
-    assert {"/tour", "/api/doctor"} <= {urlsplit(each).path for each in window.requests}
+    assert {"/tour", "/api/doctor"} <= {
+        urlsplit(request).path for request in window.requests
+    }
     tab.say("And now?")
     tab.answered("Yes.")
     assert len(client(served).get("/conversations")["conversations"]) == 1

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tests.browser.test_for_everybody import PHONE, is_on, nothing_is_wrong, press_until
 from tests.support.browser import Chromium, Serve, Tab, Window, client, expect
 
 DOG = "Has a dog called Berta."
-REMEMBER = Reply("", calls=[Call("memory", {"action": "add", "text": DOG})])
+REMEMBER = Reply("", calls=[ScriptedCall("memory", {"action": "add", "text": DOG})])
 PROVIDER: dict[str, Any] = {
     "provider": "elephant",
     "problem": "",
@@ -41,7 +41,7 @@ def fact(tab: Tab, text: str) -> Any:
 def remember(tab: Tab, text: str, group: str = "Notes") -> None:
     """Add one by hand."""
     tab.button("Add").click()
-    tab.page.get_by_label("Something to remember").fill(text)
+    tab.page.get_by_label("What to remember").fill(text)
     tab.page.get_by_role("radio", name=group).check()
     tab.button("Save").click()
     expect(fact(tab, text)).to_be_visible()
@@ -65,7 +65,7 @@ def test_a_line_says_what_was_remembered_and_takes_it_back(
     tab.button("Undo").click()
     expect(tab.rows("memory", "undone")).to_have_text(f"Remembered: {DOG}Undone.")
     tab.page.goto(tab.page.url.partition("/c/")[0] + "/memory")
-    expect(tab.page.get_by_text("Nothing is remembered yet")).to_be_visible()
+    expect(tab.page.get_by_text("Nothing remembered yet")).to_be_visible()
     tab.page.goto(tab.page.url.replace("/memory", f"/c/{name}"))
     expect(tab.rows("memory", "undone")).to_contain_text("Undone.")
 
@@ -86,11 +86,11 @@ def test_a_person_adds_corrects_forgets_and_brings_back(
     expect(profile).to_contain_text("Is called Ada.You, ")
     expect(notes).to_contain_text("Drinks tea in the morning.")
     tab.page.get_by_role("button", name="Edit: Drinks tea").click()
-    tab.page.get_by_label("What is remembered", exact=True).fill("Drinks coffee.")
+    tab.page.get_by_label("What to remember", exact=True).fill("Drinks coffee.")
     tab.page.get_by_role("radio", name="Profile").check()
     tab.button("Save").click()
     expect(profile).to_contain_text("Drinks coffee.")
-    tab.page.locator(".toast", has_text="Changed.").get_by_role(
+    tab.page.locator(".toast", has_text="Saved.").get_by_role(
         "button", name="Undo"
     ).click()
     expect(notes).to_contain_text("Drinks tea in the morning.")
@@ -100,11 +100,11 @@ def test_a_person_adds_corrects_forgets_and_brings_back(
         "button", name="Undo"
     ).click()
     expect(profile).to_contain_text("Is called Ada.")
-    tab.page.get_by_label("Search what is remembered").fill("tea")
+    tab.page.get_by_label("Search memory").fill("tea")
     expect(tab.page.locator("[data-fact]")).to_have_count(1)
     expect(tab.page.locator("mark")).to_have_text("tea")
-    tab.page.get_by_label("Search what is remembered").fill("zeppelin")
-    expect(tab.page.get_by_text("Nothing is remembered about this.")).to_be_visible()
+    tab.page.get_by_label("Search memory").fill("zeppelin")
+    expect(tab.page.get_by_text("No results.")).to_be_visible()
 
 
 def test_a_change_that_another_made_meanwhile_is_shown_and_not_lost(
@@ -116,7 +116,7 @@ def test_a_change_that_another_made_meanwhile_is_shown_and_not_lost(
     tab = window.tab(f"{served.link}&to=/memory")
     remember(tab, "Lives in Bern.")
     tab.page.get_by_role("button", name="Edit: Lives").click()
-    tab.page.get_by_label("What is remembered", exact=True).fill("Lives in Basel.")
+    tab.page.get_by_label("What to remember", exact=True).fill("Lives in Basel.")
     other = client(served)
     (known,) = other.get("/memory")["facts"]
     other.http.patch(
@@ -125,9 +125,9 @@ def test_a_change_that_another_made_meanwhile_is_shown_and_not_lost(
     )
     tab.button("Save").click()
     expect(tab.page.locator(".refusal")).to_have_text(
-        "It was changed meanwhile. Now it says: Lives in Thun."
+        "Somebody else changed this. It now says: Lives in Thun."
     )
-    expect(tab.page.get_by_label("What is remembered", exact=True)).to_have_value(
+    expect(tab.page.get_by_label("What to remember", exact=True)).to_have_value(
         "Lives in Basel."
     )
     tab.button("Save").click()
@@ -152,9 +152,9 @@ def test_it_is_taken_away_as_a_file_and_brought_back(
         tab.button("Import").click()
     chooser.value.set_files(file)
     expect(
-        tab.page.locator(".toast", has_text="1 added, 0 changed, 1 known already.")
+        tab.page.locator(".toast", has_text="1 added, 0 changed, 1 already known.")
     ).to_be_visible()
-    expect(fact(tab, "Has a shed.")).to_contain_text("An import, ")
+    expect(fact(tab, "Has a shed.")).to_contain_text("Import, ")
 
 
 def test_a_provider_that_is_behind_is_told_of_and_can_be_tried_again(
@@ -177,12 +177,12 @@ def test_a_provider_that_is_behind_is_told_of_and_can_be_tried_again(
     tab = window.tab(f"{served.link}&to=/memory")
     elephant = tab.page.locator("[data-provider=elephant]")
     expect(elephant).to_contain_text(
-        "3 turns and 1 end of a conversation behind. It is tried again in 30 s."
+        "Behind by 3 turns and 1 ended conversation. Next try in 30 s."
     )
     expect(elephant).to_contain_text("Last error: The server answered 503.")
     expect(elephant.get_by_role("link")).to_have_attribute("href", "/c/c_1#user-7")
     tab.button("Retry").click()
-    expect(tab.page.locator(".toast", has_text="1 was taken.")).to_be_visible()
+    expect(tab.page.locator(".toast", has_text="1 delivered.")).to_be_visible()
     assert asked == ["POST"]
 
 
@@ -190,7 +190,7 @@ def test_a_temporary_conversation_says_so(serve: Serve, window: Window) -> None:
     """From before the first words on, and after a reload; an ordinary one does not."""
     tab = window.enter(serve("Yes."))
     tab.button("New temporary conversation").click()
-    badge = tab.page.get_by_text("Temporary: nothing is remembered")
+    badge = tab.page.get_by_text("Temporary: nothing is added to memory")
     expect(badge).to_be_visible()
     tab.say("Hello")
     tab.answered("Yes.")
@@ -211,7 +211,7 @@ def test_what_was_deleted_is_not_named_as_the_one_that_is_left(
     tab.button("Menu").click()
     tab.page.get_by_role("menuitem", name="Delete").click()
     tab.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(tab.page.get_by_text("What shall we do?")).to_be_visible()
+    expect(tab.page.get_by_text("What can I help with?")).to_be_visible()
     tab.say("Hello again")
     tab.answered("Yes.")
     assert tab.conversation != gone
@@ -224,7 +224,7 @@ def test_the_memory_page_is_used_with_the_keyboard(
     served = serve("Yes.")
     tab = window.tab(f"{served.link}&to=/memory")
     keys = tab.page.keyboard
-    expect(tab.page.get_by_text("Nothing is remembered yet")).to_be_visible()
+    expect(tab.page.get_by_text("Nothing remembered yet")).to_be_visible()
     for text in ("One thing.", "Another matter."):
         press_until(tab, "Tab", is_on(tab, "Add"))
         keys.press("Enter")
@@ -264,7 +264,7 @@ def test_nothing_keeps_anybody_out(
     with chromium.window(**how) as window:
         served = serve(REMEMBER, "Noted.")
         tab = window.tab(f"{served.link}&to=/memory")
-        expect(tab.page.get_by_text("Nothing is remembered yet")).to_be_visible()
+        expect(tab.page.get_by_text("Nothing remembered yet")).to_be_visible()
         nothing_is_wrong(tab, "empty")
         tab.page.goto(served.url)
         tab.say("My dog is called Berta.")
@@ -279,12 +279,14 @@ def test_nothing_keeps_anybody_out(
         expect(tab.button("Retry")).to_be_visible()
         nothing_is_wrong(tab, "facts")
         tab.page.get_by_role("button", name="Edit: Has a dog").click()
-        expect(tab.page.get_by_label("What is remembered", exact=True)).to_be_focused()
+        expect(tab.page.get_by_label("What to remember", exact=True)).to_be_focused()
         nothing_is_wrong(tab, "editing")
         width = tab.page.evaluate("document.documentElement.scrollWidth")
         assert width <= tab.page.viewport_size["width"], "it scrolls sideways"  # type: ignore[index]
         if size == "phone":
             tab.button("Conversations").click()
         tab.button("New temporary conversation").click()
-        expect(tab.page.get_by_text("Temporary: nothing is remembered")).to_be_visible()
+        expect(
+            tab.page.get_by_text("Temporary: nothing is added to memory")
+        ).to_be_visible()
         nothing_is_wrong(tab, "temporary")

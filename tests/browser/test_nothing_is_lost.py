@@ -23,7 +23,7 @@ from tests.support.browser import (
 
 ANSWER = " ".join(f"word{n:03}" for n in range(90))
 SLOW = Reply(ANSWER, pause=0.05)
-LOST = "Connection lost. What you saw is stored. Trying again…"
+LOST = "Reconnecting… Your work is saved."
 CUT = r"net::ERR_|Failed to load resource"
 
 pytestmark = pytest.mark.crash
@@ -82,7 +82,7 @@ def test_without_network_a_message_waits_and_is_sent_once_by_itself(
     expect(tab.banner).to_have_attribute("data-connection", "lost")
     tab.say("And then?")
     unsent = tab.rows("user", "unsent")
-    expect(unsent).to_contain_text("Not sent yet. It is kept here and sent by itself.")
+    expect(unsent).to_contain_text("Not sent yet. Will send when the server responds.")
     other = client(served)
     before = tab.seen[-1]  # what had arrived is rendered in its own time
     pace.say()
@@ -96,7 +96,7 @@ def test_without_network_a_message_waits_and_is_sent_once_by_itself(
     assert tab.seen[-1] == before
     beside.run(wire.mend())
     window.context.set_offline(False)
-    tab.hears("Server back. The answer goes on.")
+    tab.hears("Reconnected.")
     tab.answered("And more.", count=2)
     only_grew([each for each in tab.seen if "|" not in each])
     assert tab.texts("user") == ["Count.", "And then?"]
@@ -126,7 +126,7 @@ def test_what_is_written_while_a_new_conversation_waits_for_the_network_stays_in
         {"name": "next.txt", "mimeType": "text/plain", "buffer": b"next"}
     )
     tab.box.fill("Half of the sec")
-    expect(chips).to_contain_text("next.txt is not uploaded")
+    expect(chips).to_contain_text("next.txt was not uploaded")
     beside.run(wire.mend())
     tab.answered("Yes.", count=1)
     expect(tab.box).to_have_value("Half of the sec")
@@ -219,8 +219,8 @@ def test_every_character_shown_before_a_kill_stands_after_it(
     served.kill_server()
     pace.say()
     for tab in tabs:
-        tab.hears("Server back. The answer goes on.")
-        assert tab.told == [LOST, "Server back. The answer goes on."]
+        tab.hears("Reconnected.")
+        assert tab.told == [LOST, "Reconnected."]
     for tab in tabs:
         expect(tab.rows("marker", "resumed")).to_have_count(1)
         expect(tab.rows("assistant", "")).to_have_count(1)
@@ -249,6 +249,6 @@ def test_the_banner_tells_that_the_server_is_gone(serve: Serve, window: Window) 
     assert served.stop()[0] == 0
     tab.hears(LOST)
     served.start()
-    tab.hears("Server back.")
+    tab.hears("Reconnected.")
     tab.say("Still there?")
     tab.answered("Yes.", count=2)

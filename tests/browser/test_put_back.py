@@ -29,7 +29,7 @@ def test_the_page_says_what_is_missing_and_what_to_do(
     put_back(tmp_path / "copy", served.home / "tenax.db")
     served.start()
     banner = tab.banner
-    expect(banner).to_contain_text("The store was put back to")
+    expect(banner).to_contain_text("The store is an older copy from")
     expect(banner).to_contain_text("2 messages are missing")
     expect(banner).to_contain_text("tenax doctor --accept")
     expect(tab.rows("assistant")).to_have_count(1)

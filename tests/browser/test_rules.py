@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tenax.config import load
 from tenax.config.rules import Rule
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tests.browser.test_for_everybody import nothing_is_wrong
 from tests.support.browser import Serve, Window, client, expect
 
-WRITE = Call("write_file", {"path": "a[1]/b*.txt", "content": "held"})
+WRITE = ScriptedCall("write_file", {"path": "a[1]/b*.txt", "content": "held"})
 
 
 def test_always_is_shown_in_full_kept_and_taken_back(
@@ -40,15 +40,15 @@ def test_always_is_shown_in_full_kept_and_taken_back(
     here = tab.page.url
     tab.page.goto(f"{served.url}/setup")
     listed = tab.page.get_by_role("region", name="Rules").get_by_role("listitem")
-    expect(listed).to_have_text("Always write_file a[[]1]/*Take back")
-    tab.page.get_by_text("Forbid something").click()
+    expect(listed).to_have_text("Allow write_file a[[]1]/*Remove")
+    tab.page.get_by_text("Add a deny rule").click()
     tab.page.get_by_label("Tool").fill("*_file")
-    tab.page.get_by_label("What it touches").fill("a[[]*")
-    tab.button("Never allow this").click()
+    tab.page.get_by_label("Target").fill("a[[]*")
+    tab.button("Add").click()
     expect(listed).to_have_count(2)
     nothing_is_wrong(tab, "rules")
-    tab.button("Take back: Always write_file a[[]1]/*").click()
-    expect(listed).to_have_text(["Never *_file a[[]*Take back"])
+    tab.button("Remove: Allow write_file a[[]1]/*").click()
+    expect(listed).to_have_text(["Deny *_file a[[]*Remove"])
     assert rules() == (Rule("deny", "*_file", "a[[]*"),)
     tab.page.goto(here)
     tab.say("And once more")
@@ -60,7 +60,7 @@ def test_the_button_for_the_conversation_says_what_it_allows(
     serve: Serve, window: Window
 ) -> None:
     """A button for each pattern; another file asks again, and the same one does not."""
-    other = Call("write_file", {"path": "c.txt", "content": "held"})
+    other = ScriptedCall("write_file", {"path": "c.txt", "content": "held"})
     served = serve(
         Reply(calls=[WRITE]), Reply(calls=[WRITE]), Reply(calls=[other]), "So be it."
     )
@@ -79,7 +79,7 @@ def test_the_button_for_the_conversation_says_what_it_allows(
         ["Allow in this conversation: write_file c.txt (any content)"]
     )
     expect(tab.rows("tool", "done")).to_have_count(2)
-    tab.button("No").click()
+    tab.button("Deny").click()
     tab.answered("So be it.")
 
 
@@ -107,7 +107,7 @@ def test_a_click_that_was_meant_for_something_else_is_no_answer(
     expect(tab.page.locator(".choices .main[data-tried]")).to_be_enabled()
     tab.page.locator("body").dispatch_event("click", {"detail": 1})
     tab.button("Allow once").dispatch_event("click", {"detail": 2})
-    tab.button("No").click()
+    tab.button("Deny").click()
     tab.answered("So be it.")
     expect(tab.rows("tool", "denied")).to_have_count(1)
     tab.page.evaluate("window.details = [0]")
@@ -130,7 +130,7 @@ def test_clicks_in_a_series_answer_the_card_where_it_began_and_no_other(
     expect(tab.rows("tool", "done")).to_have_count(1)
     expect(tab.page.locator(".choices .main[data-tried]")).to_be_enabled()
     tab.button("Allow once").dispatch_event("click", {"detail": 4})
-    tab.button("No").click()
+    tab.button("Deny").click()
     tab.answered("So be it.")
     expect(tab.rows("tool", "denied")).to_have_count(1)
 
@@ -140,7 +140,8 @@ def test_a_rule_that_is_made_elsewhere_shows_on_return(
 ) -> None:
     """And for a file at the top of the folder only the file itself is offered."""
     served = serve(
-        Reply(calls=[Call("write_file", {"path": "top.txt", "content": "x"})]), "Done."
+        Reply(calls=[ScriptedCall("write_file", {"path": "top.txt", "content": "x"})]),
+        "Done.",
     )
     tab = window.enter(served)
     tab.say("Write it down")
@@ -149,11 +150,9 @@ def test_a_rule_that_is_made_elsewhere_shows_on_return(
         ["Always allow write_file top.txt (any content)"]
     )
     tab.page.goto(f"{served.url}/setup")
-    expect(
-        tab.page.get_by_text("There are none: whatever changes something asks.")
-    ).to_be_visible()
+    expect(tab.page.get_by_text("No rules yet.")).to_be_visible()
     client(served).post("/rules", {"verdict": "deny", "tool": "x"})
     tab.page.evaluate("window.dispatchEvent(new Event('focus'))")
     expect(
         tab.page.get_by_role("region", name="Rules").get_by_role("listitem")
-    ).to_have_text("Never x *Take back")
+    ).to_have_text("Deny x *Remove")

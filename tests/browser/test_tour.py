@@ -33,8 +33,8 @@ def pull_the_plug(tab: Tab) -> str:
     tab.shows("Readers that hold a number")
     before = tab.seen[-1]
     tab.button("Pull the plug").click()
-    tab.hears("Server gone. What you saw is stored.")
-    tab.hears("Server back. The answer goes on.")
+    tab.hears("The server was killed. Your work is saved.")
+    tab.hears("Reconnected.")
     expect(tab.rows("marker", "resumed")).to_have_count(1)
     return before
 
@@ -45,14 +45,14 @@ def take_the_tour(tab: Tab) -> None:
     expect(tab.rows("assistant").last).to_contain_text(
         "That is all I hold on to: everything.", timeout=60_000
     )
-    expect(tab.page.get_by_role("heading", name="It held on.")).to_be_visible()
+    expect(tab.page.get_by_role("heading", name="Nothing was lost.")).to_be_visible()
     # What stood there before the kill still does, to the letter.
     kept = "|".join(tab.texts("assistant")[:-1])
     assert kept.startswith(before), "a word that was shown is missing"
     assert tab.rows("tool").count() == 1
-    tab.button("Prove the store").click()
+    tab.button("Verify data").click()
     proof = tab.page.locator(".proof")
-    expect(proof).to_contain_text("The store proves itself.")
+    expect(proof).to_contain_text("All data verified.")
     assert "bad" not in (proof.get_attribute("class") or "")
 
 

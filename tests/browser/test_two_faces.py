@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tests.cli.test_talk import Terminal
 from tests.support.browser import SECONDS, Pace, Serve, Window, expect
 from tests.support.served import Served
 
-WRITE = Call("write_file", {"path": "note.txt", "content": "held"})
+WRITE = ScriptedCall("write_file", {"path": "note.txt", "content": "held"})
 Open = Callable[[Served, str], Terminal]
 ASKING = (Reply("May I?", calls=[WRITE]), Reply("Thank you."))
 
@@ -116,9 +116,9 @@ def test_two_tabs_answer_a_question_and_one_of_them_is_heard(
     tab = window.enter(served)
     tab.say("Write it down")
     other = window.tab(f"{served.url}/c/{tab.conversation}")
-    expect(other.button("No")).to_be_visible()
+    expect(other.button("Deny")).to_be_visible()
     tab.button("Allow once").click()
-    expect(other.button("No")).to_have_count(0)
+    expect(other.button("Deny")).to_have_count(0)
     for each in (tab, other):
         each.answered("Thank you.")
         assert each.rows("tool", "done").count() == 1

@@ -12,6 +12,7 @@ import pytest
 
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
+from tenax.clock import Timing
 from tenax.models import Reply, Script, Trouble
 
 Told = Callable[..., tuple[int, str, str]]
@@ -46,10 +47,12 @@ def refusing(tmp_path: Path) -> Iterator[str]:
         process.terminate()
 
 
-def tenax(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
+def tenax(
+    capsys: pytest.CaptureFixture[str], *args: str, timing: Timing | None = None
+) -> tuple[int, str, str]:
+    """Run a command. Return the exit code, stdout and stderr."""
     capsys.readouterr()
-    code = run(command, args)
+    code = run(command, args, timing)
     out, err = capsys.readouterr()
     assert "Traceback" not in err
     assert "hunter2" not in out + err

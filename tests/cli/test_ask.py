@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,8 +19,9 @@ import click
 import msgspec
 import pytest
 
+from tenax.clock import Timing
 from tenax.events import BODY_BYTES_MAX
-from tenax.models import Call, Reply, Script, Trouble
+from tenax.models import Reply, Script, ScriptedCall, Trouble
 from tests.cli.conftest import tenax
 from tests.support.runs import config_of
 from tests.support.turns import journal_of, rows_of, set_up
@@ -71,11 +71,9 @@ def test_an_answer_that_reached_its_longest_is_said_to_have(
     set_up(home, [Reply(words="There once was a", finish="length")])
     code, out, err = tenax(capsys, "-p", "A long story.")
     assert (code, out) == (0, "There once was a\n")
-    assert err.splitlines()[1:] == [
-        "Stopped at the longest answer that the model may give."
-    ]
+    assert err.splitlines()[1:] == ["Reached the maximum length."]
     assert (
-        "(stopped at its longest)\nThere once was a\n"
+        "(reached the maximum length)\nThere once was a\n"
         in tenax(capsys, "show", conversation_in(err))[1]
     )
 
@@ -83,8 +81,8 @@ def test_an_answer_that_reached_its_longest_is_said_to_have(
 def test_tools_are_told_aside(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that would have to be asked for is denied: nobody is there to be asked."""
     calls = [
-        Call("write_file", {"path": "a", "content": "b"}),
-        Call("read_file", {"path": "c"}),
+        ScriptedCall("write_file", {"path": "a", "content": "b"}),
+        ScriptedCall("read_file", {"path": "c"}),
     ]
     set_up(home, [Reply(words="Hm.", calls=calls), Reply(words=ANSWER)])
     code, out, err = tenax(capsys, "-p", "Go")
@@ -98,7 +96,7 @@ def test_a_rule_lets_a_tool_do_it_and_its_lack_is_named(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is denied is told with the command that would allow just that; after it, the same question is answered."""
-    calls = [Call("write_file", {"path": "it's [1]*.txt", "content": "b"})]
+    calls = [ScriptedCall("write_file", {"path": "it's [1]*.txt", "content": "b"})]
     set_up(home, [Reply(words="Hm.", calls=calls), Reply(words=ANSWER)])
     file = config_of(os.environ["TENAX_STORE"], home).tools_folder / "it's [1]*.txt"
     for more in ((), ("--json",)):
@@ -164,7 +162,7 @@ def test_words_come_from_stdin(
     assert (code, out, err) == (
         1,
         "",
-        "tenax: What came through stdin is not UTF-8 text.\n",
+        "tenax: The input on stdin is not UTF-8 text.\n",
     )
     with open("/dev/zero", encoding="utf-8") as endless:  # noqa: PTH123  (no file)
         monkeypatch.setattr(sys, "stdin", endless)
@@ -172,7 +170,7 @@ def test_words_come_from_stdin(
     assert (code, out, err) == (
         1,
         "",
-        f"tenax: What came through stdin is too large: at most {BODY_BYTES_MAX:,} bytes are taken.\n",
+        f"tenax: The input on stdin is too large. The limit is {BODY_BYTES_MAX:,} bytes.\n",
     )
 
 
@@ -221,7 +219,6 @@ def test_a_pipe_that_is_silent_for_a_while_is_waited_for(
     """The person is told what is waited for, and what comes late is asked."""
     read, write = os.pipe()
     os.set_blocking(read, blocking)
-    monkeypatch.setattr(sys.modules["tenax.cli.ask"], "_STDIN_SECONDS", 0.01)
     echo = click.echo
 
     def told(message: str = "", **given: Any) -> None:
@@ -236,7 +233,8 @@ def test_a_pipe_that_is_silent_for_a_while_is_waited_for(
     monkeypatch.setattr(click, "echo", told)
     with os.fdopen(read) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        code, out, err = tenax(capsys, "-p", "What is it?")
+        timing = Timing(stdin_seconds=0.01)
+        code, out, err = tenax(capsys, "-p", "What is it?", timing=timing)
     assert (code, out) == (0, f"{ANSWER}\n")
     waiting = "Waiting for input on stdin; press Ctrl-D or use `</dev/null` if there is none.\n"
     assert err.startswith(waiting)
@@ -274,13 +272,22 @@ def test_stdin_that_cannot_be_read_or_is_no_text_is_told(
         with file.open(encoding=encoding, errors=errors) as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
             told = tenax(capsys, "-p", "What is it?")
-        assert told == (1, "", "tenax: What came through stdin is not UTF-8 text.\n")
+        assert told == (1, "", "tenax: The input on stdin is not UTF-8 text.\n")
     os.truncate(file, BODY_BYTES_MAX + 1)
     with file.open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         code, out, err = tenax(capsys, "-p", "What is it?")
     assert (code, out) == (1, "")
     assert "is too large" in err
+
+
+@pytest.mark.parametrize("how", ["take-over", "take over"])
+def test_a_message_takes_over_in_either_spelling(
+    home: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """With a hyphen, as an option is typed, and with the space of earlier versions."""
+    set_up(home, [Reply("Yes.")])
+    assert tenax(capsys, "-p", "hello", "--how", how)[:2] == (0, "Yes.\n")
 
 
 def test_what_cannot_be_asked_is_refused_in_a_sentence(
@@ -307,7 +314,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
     (home / "config.toml").unlink()
     code, out, err = tenax(capsys, "-p", "hello")
     assert (code, out) == (3, "")
-    assert err.startswith("tenax: No model is set up, so nobody can answer.\n")
+    assert err.startswith("tenax: No model is set up.\n")
 
 
 def test_every_change_is_a_line_of_json(
@@ -325,16 +332,16 @@ def test_every_change_is_a_line_of_json(
     assert (code, err) == (0, "")
     first, *changes = [msgspec.json.decode(line) for line in out.splitlines()]
     assert first["type"] == "began"
-    seqs = [each["seq"] for each in changes]
+    seqs = [change["seq"] for change in changes]
     assert seqs == sorted(seqs)
     rows: dict[str, str] = {}
-    for each in changes:
-        match each["type"]:
+    for change in changes:
+        match change["type"]:
             case "put":
-                rows[each["row"]["id"]] = each["row"].get("text", "")
+                rows[change["row"]["id"]] = change["row"].get("text", "")
             case "grow":
-                assert len(rows[each["id"]]) == each["offset"]
-                rows[each["id"]] += each["text"]
+                assert len(rows[change["id"]]) == change["offset"]
+                rows[change["id"]] += change["text"]
     assert list(rows.values()) == ["count", "one two three four"]
     code, out, _ = tenax(capsys, "-p", "again", "-c", first["conversation"], "--json")
     assert code == 1
@@ -355,10 +362,10 @@ def test_a_wrong_key_is_told_and_the_message_is_kept(
     monkeypatch.setenv("MY_KEY", "sk-hunter2-hunter2")
     code, out, err = tenax(capsys, "-p", "hello")
     assert (code, out) == (1, "")
-    assert "does not accept the key. Check `key`" in err
+    assert "rejected the API key. Check the key" in err
     assert "hunter2" not in err
     name = conversation_in(err)
-    assert err.endswith(f'go on: tenax -p "..." -c {name}\n')
+    assert err.endswith(f'To continue: tenax -p "..." -c {name}\n')
     set_up(home, [Reply(words=ANSWER)])
     assert tenax(capsys, "-p", "again", "-c", name)[:2] == (0, f"{ANSWER}\n")
     assert "hello" in tenax(capsys, "show", name)[1]
@@ -379,12 +386,10 @@ def test_a_signal_stops_the_answer_and_keeps_what_there_is(
     )
     assert process.stdout is not None
     seen = read_until(process.stdout, b"upon")
-    began = time.monotonic()
     process.send_signal(stop)
     if stop is signal.SIGINT:
         process.send_signal(stop)
-    rest, errors = process.communicate(timeout=30)
-    assert time.monotonic() - began < 5 * 5.0
+    rest, errors = process.communicate(timeout=60)
     err = errors.decode()
     assert process.returncode == 130, err
     assert "Traceback" not in err
@@ -415,7 +420,7 @@ def test_a_reader_that_goes_away_ends_it_and_loses_nothing(
         read_until(process.stdout, b"upon")
         process.stdout.close()
         try:
-            assert process.wait(20) == 1
+            assert process.wait(60) == 1
         finally:
             process.kill()
         assert re.fullmatch(r"(conversation \S+\n)?", process.stderr.read().decode())
@@ -438,11 +443,11 @@ def test_the_exact_words_go_to_a_pipe_and_what_a_terminal_would_obey_to_no_termi
     evil = "\x1b]0;evil\x07 \x1b[31mred\x9b2J\n\tend"
     set_up(home, [Reply(words=evil)])
     args = [sys.executable, "-m", "tenax", "-p", "be evil"]
-    piped = subprocess.run(args, capture_output=True, timeout=20, check=True)
+    piped = subprocess.run(args, capture_output=True, timeout=60, check=True)
     assert piped.stdout.decode() == f"{evil}\n"
     master, slave = pty.openpty()
     subprocess.run(
-        args, stdout=slave, stderr=subprocess.DEVNULL, timeout=20, check=True
+        args, stdout=slave, stderr=subprocess.DEVNULL, timeout=60, check=True
     )
     shown = shown_on(master, slave)
     assert shown == "�]0;evil� �[31mred�2J\r\n\tend\r\n"
@@ -453,13 +458,13 @@ def test_what_is_told_aside_has_a_line_of_its_own_in_a_terminal(home: Path) -> N
     set_up(
         home,
         [
-            Reply(words="Hm.", calls=[Call("read_file", {"path": "c"})]),
+            Reply(words="Hm.", calls=[ScriptedCall("read_file", {"path": "c"})]),
             Reply(words=ANSWER),
         ],
     )
     master, slave = pty.openpty()
     args = [sys.executable, "-m", "tenax", "-p", "Go"]
-    subprocess.run(args, stdout=slave, stderr=slave, timeout=20, check=True)
+    subprocess.run(args, stdout=slave, stderr=slave, timeout=60, check=True)
     shown = shown_on(master, slave)
     lines = ["Hm.", "[read_file running]", "[read_file failed]", "", ANSWER, ""]
     assert shown.split("\r\n")[1:] == lines
@@ -472,7 +477,10 @@ def test_nothing_in_a_conversation_is_obeyed_by_the_terminal_that_shows_it(
     evil = "\x1b]0;evil\x07"
     set_up(
         home,
-        [Reply(words=f"{evil}one\r\ntwo", calls=[Call(evil)]), Reply(words=ANSWER)],
+        [
+            Reply(words=f"{evil}one\r\ntwo", calls=[ScriptedCall(evil)]),
+            Reply(words=ANSWER),
+        ],
     )
     name = conversation_in(tenax(capsys, "-p", f"say {evil}")[2])
     shown = tenax(capsys, "show", name)[1]

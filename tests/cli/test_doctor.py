@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 import tenax
-from tenax.cli import doctor
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
+from tenax.clock import Timing
 from tenax.config import load
 from tenax.events import ConversationOpened, MessageUser
 from tenax.journal.devices import Devices
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.parts import Text
-from tenax.workspace.folders import folder_of
-from tests.support.bubblewrap import find_bwrap
+from tenax.tools.folders import folder_of
+from tests.support.bubblewrap import need_bwrap
 from tests.support.damage import copy_store, damage, put_back
 from tests.support.world import build
 
@@ -51,11 +51,11 @@ def test_without_a_store_it_says_so_and_makes_none(home: Path, said: Said) -> No
     assert run(command, ["doctor"]) == 0
     out, err = said()
     assert f"store        sqlite:///{home}/tenax.db\n" in out
-    assert f"config       {home}/config.toml (not there: the defaults hold)\n" in out
-    assert f"folder       {home}/work\n" in out, "where tools work"
-    assert out.endswith(
-        "There is no store yet; it is made with the first conversation.\n"
+    assert (
+        f"config       {home}/config.toml (does not exist; the defaults apply)\n" in out
     )
+    assert f"folder       {home}/work\n" in out, "where tools work"
+    assert out.endswith("No store yet. The first conversation creates it.\n")
     assert err == ""
     assert list(home.iterdir()) == []
 
@@ -76,7 +76,7 @@ def test_it_says_whether_commands_run_in_a_sandbox(
     home: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With bubblewrap its name; without it why not, and what follows from that."""
-    find_bwrap()
+    need_bwrap(of_the_system=True)
     assert run(command, ["doctor"]) == 0
     assert "sandbox      bubblewrap\n" in said()[0]
     monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(home))
@@ -84,7 +84,7 @@ def test_it_says_whether_commands_run_in_a_sandbox(
     assert "sandbox      There is no sandbox: bubblewrap is not installed" in (
         told := said()[0]
     )
-    assert "Every command of the shell is asked for.\n" in told
+    assert "Every shell command needs approval.\n" in told
     assert run(command, ["doctor", "--json"]) == 0
     assert "not installed" in msgspec.json.decode(said()[0])["sandbox"]
 
@@ -191,11 +191,9 @@ def test_a_database_without_a_store_stays_without(
     monkeypatch.setenv("TENAX_STORE", postgres_url)
     for _ in range(2):
         assert run(command, ["list"]) == 0
-        assert said() == ("", "There are no conversations yet.\n")
+        assert said() == ("", "No conversations yet.\n")
         assert run(command, ["doctor"]) == 0
-        assert said()[0].endswith(
-            "There is no store yet; it is made with the first conversation.\n"
-        )
+        assert said()[0].endswith("No store yet. The first conversation creates it.\n")
 
 
 def test_a_store_on_postgresql_is_proved(
@@ -217,16 +215,13 @@ def test_a_store_on_postgresql_is_proved(
     assert said()[0].startswith("c_1  hello  1  ")
 
 
-def test_a_large_store_tells_how_far_it_is(
-    store: Path, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On stderr, and in whole lines where that is no terminal."""
-    monkeypatch.setattr(doctor, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(doctor, "TELL_SECONDS_IN_A_LOG", 0.0)
-    assert run(command, ["doctor"]) == 0
+def test_a_large_store_tells_how_far_it_is(store: Path, said: Said) -> None:
+    """Stderr gets whole lines if stderr is not a terminal. Stdout gets no progress."""
+    timing = Timing(verify_quiet_seconds=0.0, verify_log_seconds=0.0)
+    assert run(command, ["doctor"], timing) == 0
     out, err = said()
-    assert "proving" not in out
-    assert err.splitlines()[-1] == "proving the store: 100 %, 5 conversations"
+    assert "verifying" not in out
+    assert err.splitlines()[-1] == "verifying the store: 100 %, 5 conversations"
 
 
 def test_it_says_what_is_missing_and_goes_on_without_it_when_told(
@@ -255,7 +250,7 @@ def test_it_says_what_is_missing_and_goes_on_without_it_when_told(
     assert [each["conversation"] for each in told["missing"]] == ["c-gone", "c-short"]
     assert not told["accepted"]
     assert run(command, ["doctor", "--accept"]) == 0
-    assert "Accepted: " in said()[0]
+    assert "Accepted. " in said()[0]
     assert run(command, ["doctor"]) == 0
     assert "are missing" not in said()[0]
     with tenax.open(f"sqlite:///{path}", user="ada") as journal:

@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import msgspec
 import pytest
 
 import tenax as package
-from tenax.cli import main
+from tenax.cli import COMMANDS, main
+from tenax.cli import tenax as command
 from tenax.cli.frame import Commands, pass_config, run
 from tenax.config import Config
 from tenax.errors import ConfigError, TenaxError
@@ -133,10 +135,7 @@ def test_a_disk_that_is_full_is_a_sentence(lines: int) -> None:
     """`tenax list > /dev/full` says why, once, and fails."""
     done = piped(f'[click.echo("x" * 100) for _ in range({lines})]', ">/dev/full")
     assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        done.stderr
-        == "tenax: What is printed cannot be written: No space left on device.\n"
-    )
+    assert done.stderr == "tenax: Cannot write the output: No space left on device.\n"
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -156,7 +155,7 @@ def piped(body: str, how: str, **env: str) -> subprocess.CompletedProcess[str]:
     code = f"""
 import os, sys, click
 import tenax.cli
-from tenax.cli.frame import print_exactly, print_json
+from tenax.cli.output import print_exactly, print_json
 tenax.cli.tenax.command("go")(lambda: [{body}] and None)
 tenax.cli.main(["go"])
 """
@@ -167,7 +166,7 @@ tenax.cli.main(["go"])
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding=env.get("PYTHONIOENCODING", "utf-8"),
-        timeout=20,
+        timeout=60,
         check=False,
     )
 
@@ -187,15 +186,18 @@ def test_what_an_encoding_does_not_have_is_replaced() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("-p hello list", "-p takes no command."),
-        ("--json list", "--json takes no command."),
-        ("-c c_1 show c_1", "-c takes no command."),
-        ("--no-context-files doctor", "--no-context-files takes no command."),
-        ("--json", "--json goes with -p."),
-        ("--attach x", "--attach goes with -p."),
-        ("--how steer", "--how goes with -p."),
-        ("--new -c c_1", "--new and -c do not go together."),
-        ("-p hello --new -c c_1", "--new and -c do not go together."),
+        ("-p hello list", "-p cannot be used with a command."),
+        ("--json list", "--json cannot be used with a command."),
+        ("-c c_1 show c_1", "-c cannot be used with a command."),
+        (
+            "--no-context-files doctor",
+            "--no-context-files cannot be used with a command.",
+        ),
+        ("--json", "--json needs -p."),
+        ("--attach x", "--attach needs -p."),
+        ("--how steer", "--how needs -p."),
+        ("--new -c c_1", "--new and -c cannot be used together."),
+        ("-p hello --new -c c_1", "--new and -c cannot be used together."),
     ],
 )
 @pytest.mark.usefixtures("home")
@@ -251,9 +253,73 @@ from tenax.__main__ import main
 main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", impatient, "--version"], capture_output=True, check=False
+        [sys.executable, "-c", impatient, "show", "c_1"],
+        capture_output=True,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_a_command_is_imported_when_it_is_called(argument: str) -> None:
+    """`tenax --version` and `tenax --help` load neither a command nor the agent, so they start quickly."""
+    code = """
+import sys
+from tenax.__main__ import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, argument],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules = {name for name in done.stderr.split() if name.startswith("tenax.")}
+    assert modules <= {
+        "tenax.__main__",
+        "tenax.cli",
+        "tenax.cli.frame",
+        "tenax.cli.lines",
+        "tenax.errors",
+        "tenax.text",
+    }
+    slow = {"asyncio", "apsw", "httpx", "msgspec", "prompt_toolkit", "rich", "tomlkit"}
+    assert not slow & set(done.stderr.split())
+
+
+def test_list_does_not_load_the_agent(home: Path) -> None:
+    """`tenax list` reads the store, and loads only what reads it."""
+    code = """
+import sys
+from tenax.__main__ import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "list"],
+        env={**os.environ, "TENAX_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    agent = {"asyncio", "httpx", "tenax.agent", "tenax.memory", "tenax.models", "tenax.tools", "tenax.web"}  # fmt: skip
+    assert not agent & set(done.stderr.split())
+
+
+def test_help_names_every_command_with_the_first_sentence_of_its_own_help() -> None:
+    """The table in `tenax.cli` repeats the sentences, so that `--help` need not import the commands."""
+    context = click.Context(command)
+    for name, lazy in COMMANDS.items():
+        loaded = command.get_command(context, name)
+        assert loaded is not None
+        assert loaded.name == name
+        sentence = (loaded.help or "").partition("\n")[0].partition(". ")[0]
+        assert lazy.help == sentence.removesuffix(".") + "."
 
 
 def test_what_was_told_to_ignore_ctrl_c_ignores_it() -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.cells import cell_len
 
 import tenax
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
-from tenax.cli.lines import fit, one_line, short_time, width
+from tenax.cli.lines import fit, short_time
 from tenax.clock import rfc3339
 from tenax.events import (
     ConversationArchived,
@@ -34,6 +35,7 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.parts import Text
 from tenax.testing import SimClock
+from tenax.text import to_one_line
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -74,7 +76,7 @@ def test_nothing_is_said_kindly_and_nothing_is_made(
 ) -> None:
     """On a new machine there is no store, and looking makes none."""
     assert run(command, ["list"]) == 0
-    assert capsys.readouterr() == ("", "There are no conversations yet.\n")
+    assert capsys.readouterr() == ("", "No conversations yet.\n")
     assert run(command, ["list", "--json"]) == 0
     assert capsys.readouterr() == ("[]\n", "")
     assert list(home.iterdir()) == []
@@ -99,7 +101,7 @@ def test_pinned_first_then_newest_first(
     assert [line[0] for line in lines] == ["c_1", "c_4", "c_3", "c_2"]
     assert [" ".join(line[1].split()[:-3]) for line in lines[:1]] == ["Oldest"]
     assert lines[0][1].endswith("pinned")
-    assert lines[1][1].startswith("(nothing said yet)")
+    assert lines[1][1].startswith("(no messages yet)")
     assert lines[2][1].startswith("Hello!")
     assert lines[3][1].startswith("what is a fence?")
     assert lines[3][1].endswith("running")
@@ -113,7 +115,7 @@ def test_archived_ones_are_shown_when_asked_for(
     assert run(command, ["list"]) == 0
     assert capsys.readouterr() == (
         "",
-        "Every conversation is archived; --all shows them.\n",
+        "All conversations are archived. --all lists them.\n",
     )
     begin("c_2", said("two"))
     begin(
@@ -139,7 +141,7 @@ def test_a_limit_is_kept_and_told(
     assert run(command, ["list", "--limit", "3"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
-    assert err == "There are more; these are the first 3 (--limit).\n"
+    assert err == "These are the first 3. --limit shows more.\n"
     assert run(command, ["list", "--limit", "1000000"]) == 0
     assert run(command, ["list", "--limit", "9" * 30]) == 2
     assert "is not in the range" in capsys.readouterr().err
@@ -226,7 +228,7 @@ def test_it_fits_the_terminal(
     )
     shown = on_a_terminal(["list"], columns)
     assert len(shown) == lines
-    assert max(map(width, shown)) <= columns
+    assert max(map(cell_len, shown)) <= columns
 
 
 def on_a_terminal(arguments: list[str], columns: int) -> list[str]:
@@ -275,5 +277,7 @@ def test_a_line_is_cut_by_what_it_takes_on_the_screen() -> None:
     assert fit("abcdef", 6) == "abcdef"
     assert fit("abcdefg", 6) == "abcde…"
     assert fit("日本語日本語", 6) == "日本…"
-    assert width("e\u0301") == 1
-    assert one_line("  a \n\t b  ") == "a b"
+    assert fit("e\u0301", 1) == "e\u0301"
+    assert fit("\U0001f44d\U0001f3fd ok", 5) == "\U0001f44d\U0001f3fd ok"
+    assert fit("abc", 0) == "…"
+    assert to_one_line("  a \n\t b  ") == "a b"

@@ -18,7 +18,7 @@ from tenax.cli.talk.screen import Screen
 from tenax.events import ConversationOpened, MemoryNoted, MessageUser
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.base import Reader
-from tenax.memory.facts import Facts
+from tenax.memory.entries import MemoryEntries
 from tenax.parts import Text
 from tenax.views.transcript import Put, Row
 from tests.cli.conftest import Told
@@ -54,8 +54,8 @@ def names(told: Told) -> list[str]:
 
 def test_nothing_is_said_kindly_and_nothing_is_made(home: Path, told: Told) -> None:
     """On a new machine there is no store, and looking makes none."""
-    assert told() == (0, "", "Nothing is remembered yet.\n")
-    assert told("search", "tea") == (0, "", "Nothing is remembered about this.\n")
+    assert told() == (0, "", "Nothing remembered yet.\n")
+    assert told("search", "tea") == (0, "", "No results.\n")
     assert told("--json") == (0, "[]\n", "")
     assert not home.exists()
 
@@ -73,7 +73,7 @@ def test_what_is_added_is_listed_in_two_groups_and_found(told: Told) -> None:
     assert "Is called Ada." in lines[1]
     assert "Drinks tea in the morning.  you, " in lines[3]
     assert told("add", "Drinks tea in the morning.")[1].startswith(
-        "This is known already: "
+        "Already remembered: "
     )
     found: list[dict[str, Any]] = msgspec.json.decode(
         told("search", "--json", "tea")[1]
@@ -96,7 +96,7 @@ def test_the_list_shows_as_much_of_an_id_as_tells_it_from_others(told: Told) -> 
     )
     code, out, err = told("forget", "f_")
     assert (code, out) == (1, "")
-    assert err.startswith("tenax: 3 facts have an id that begins with f_.\n")
+    assert err.startswith("tenax: 3 memories have an id that begins with f_.\n")
 
 
 @pytest.mark.usefixtures("journal")
@@ -105,7 +105,11 @@ def test_the_only_fact_is_not_meant_by_nothing(told: Told) -> None:
     told("add", "Has a dog.")
     for did in ("forget", "undo", "show"):
         code, out, err = told(did, "")
-        assert (code, out, err.splitlines()[0]) == (1, "", "tenax: There is no fact .")
+        assert (code, out, err.splitlines()[0]) == (
+            1,
+            "",
+            "tenax: There is no memory .",
+        )
     assert len(names(told)) == 1
 
 
@@ -115,14 +119,14 @@ def test_what_was_done_last_can_be_undone(told: Told) -> None:
     told("add", "Has a dog.")
     (name,) = names(told)
     told("edit", name, "Has a cat.")
-    assert told("undo", name)[1] == f"Remembered as before: Has a dog. ({name})\n"
+    assert told("undo", name)[1] == f"Restored: Has a dog. ({name})\n"
     assert told("forget", name) == (
         0,
         "Forgotten: Has a dog.\n",
-        f"tenax memory undo {name} brings it back.\n",
+        f"To undo: tenax memory undo {name}\n",
     )
     assert names(told) == []
-    assert told("undo", name)[1] == f"Remembered as before: Has a dog. ({name})\n"
+    assert told("undo", name)[1] == f"Restored: Has a dog. ({name})\n"
     told("add", "Has a garden.")
     garden = next(each for each in names(told) if each != name)
     assert told("undo", garden)[1] == "No longer remembered: Has a garden.\n"
@@ -139,13 +143,13 @@ def test_a_failure_is_a_sentence(told: Told, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "latin").write_bytes("Caf\xe9".encode("latin-1"))
     for args, said in {
-        ("edit", "f_nothing", "x"): "There is no fact f_nothing.",
-        ("edit", name, "x"): f"Fact {name} was forgotten.",
-        ("forget", name): f"Fact {name} was forgotten.",
-        ("show", "f_nothing"): "There is no fact f_nothing.",
-        ("undo", "\udcff\x00"): "There is no fact \ufffd\ufffd.",
+        ("edit", "f_nothing", "x"): "There is no memory f_nothing.",
+        ("edit", name, "x"): f"Memory {name} was forgotten.",
+        ("forget", name): f"Memory {name} was forgotten.",
+        ("show", "f_nothing"): "There is no memory f_nothing.",
+        ("undo", "\udcff\x00"): "There is no memory \ufffd\ufffd.",
         ("add", " "): "There is nothing to remember in this.",
-        ("add", "x" * 1001): "A fact has at most 1,000 characters, not 1,001.",
+        ("add", "x" * 1001): "A memory has at most 1,000 characters, not 1,001.",
         (
             "import",
             str(folder / "none.md"),
@@ -155,7 +159,7 @@ def test_a_failure_is_a_sentence(told: Told, tmp_path: Path) -> None:
         (
             "export",
             str(folder / "latin"),
-        ): f"There is a file {folder / 'latin'} already.",
+        ): f"{folder / 'latin'} already exists.",
         (
             "export",
             str(folder / "none" / "x"),
@@ -175,7 +179,9 @@ def test_where_a_fact_comes_from_and_what_it_has_been(
         "c_1",
         [ConversationOpened(LOCAL_USER, "s_1"), MessageUser([Text("I have a dog.")])],
     )
-    fact = Facts(journal).add("Has a dog.", by="model", conversation="c_1", seq=2)
+    fact = MemoryEntries(journal).add(
+        "Has a dog.", by="model", conversation="c_1", seq=2
+    )
     told("edit", fact.id, "Has two dogs.")
     code, out, _ = told("show", fact.id)
     lines = out.splitlines()
@@ -185,14 +191,17 @@ def test_where_a_fact_comes_from_and_what_it_has_been(
     assert lines[2] == "    from message 2 of c_1: tenax show c_1"
     assert lines[3].endswith(", changed by you: Has two dogs.")
     versions = msgspec.json.decode(told("show", fact.id, "--json")[1])
-    assert [(each["version"], each["seq"]) for each in versions] == [(1, 2), (2, None)]
+    assert [(version["version"], version["seq"]) for version in versions] == [
+        (1, 2),
+        (2, None),
+    ]
 
 
 def test_nothing_in_a_fact_is_obeyed_by_the_terminal(
     journal: Journal, told: Told
 ) -> None:
     """Whoever wrote it: it is shown as characters."""
-    fact = Facts(journal).add("Red \x1b[31m and a bell \x07.")
+    fact = MemoryEntries(journal).add("Red \x1b[31m and a bell \x07.")
     for args in ((), ("show", fact.id), ("search", "bell"), ("forget", fact.id)):
         assert "\x1b" not in told(*args)[1]
     assert "\x07" not in told("undo", fact.id)[1]
@@ -210,12 +219,12 @@ def test_an_export_is_read_back(
     assert told("export")[1] == file.read_text()
     assert told("import", str(file)) == (
         0,
-        "0 added, 0 changed, 2 known already.\n",
+        "0 added, 0 changed, 2 already known.\n",
         "",
     )
     monkeypatch.setenv("TENAX_STORE", f"sqlite:///{tmp_path / 'other.db'}")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
-    assert told("import", "-") == (0, "2 added, 0 changed, 0 known already.\n", "")
+    assert told("import", "-") == (0, "2 added, 0 changed, 0 already known.\n", "")
     assert {
         (each["text"], each["by"]) for each in msgspec.json.decode(told("--json")[1])
     } == {
@@ -232,7 +241,7 @@ def test_the_status_says_what_there_is_beside_the_built_in_memory(
     assert told("status") == (
         0,
         "",
-        "There is the built-in memory, and no provider beside it.\n",
+        "No memory providers besides the built-in memory.\n",
     )
     assert told("status", "--json")[1] == "[]\n"
     home.mkdir(exist_ok=True)
@@ -275,12 +284,12 @@ def test_what_a_provider_could_not_take_is_told_of_and_given_once_more(
     journal.release(lease)
     assert told("status")[1].splitlines() == [
         "elephant: up to date",
-        f"  not taken: c_1 at {seq}: It is too large.",
-        "  tenax memory retry elephant gives it these once more.",
+        f"  not delivered: c_1 at {seq}: It is too large.",
+        "  To retry: tenax memory retry elephant",
     ]
-    assert told("retry", "elephant")[:2] == (0, "None were taken.\n")
+    assert told("retry", "elephant")[:2] == (0, "Delivered: 0\n")
     (folder / "open").touch()
-    assert told("retry", "elephant")[:2] == (0, "1 was taken.\n")
+    assert told("retry", "elephant")[:2] == (0, "Delivered: 1\n")
     assert told("status")[:2] == (0, "elephant: up to date\n")
 
 
@@ -292,7 +301,7 @@ NOTED = [
 ]
 LINES = [
     "-- Remembered: Has a dog.",
-    "-- Changed what it remembers: Has two dogs.",
+    "-- Updated memory: Has two dogs.",
     "-- Forgot: Has two dogs. Undone.",
 ]
 

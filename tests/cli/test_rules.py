@@ -25,7 +25,7 @@ def test_rules_are_added_listed_and_taken_back(told: Told, tmp_path: Path) -> No
     assert told() == (
         0,
         "",
-        "There are no rules: a tool that changes something asks.\n",
+        "No rules. Tenax asks before it changes anything.\n",
     )
     assert not (tmp_path / "home").exists()
     assert told("add", "allow", "write_file", "notes/*") == (
@@ -37,8 +37,8 @@ def test_rules_are_added_listed_and_taken_back(told: Told, tmp_path: Path) -> No
     listed = " 1  allow  write_file  notes/*\n 2  deny   shell       *\n"
     assert told() == (0, listed, "")
     code, _, err = told("remove", "3")
-    assert (code, err.splitlines()[0]) == (1, "tenax: There is no rule 3.")
-    assert told("remove", "1") == (0, "Taken back: allow write_file notes/*\n", "")
+    assert (code, err.splitlines()[0]) == (1, "tenax: No rule has the number 3.")
+    assert told("remove", "1") == (0, "Removed: allow write_file notes/*\n", "")
     assert told() == (0, " 1  deny   shell  *\n", "")
 
 

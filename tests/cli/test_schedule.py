@@ -28,16 +28,13 @@ def test_a_schedule_is_made_shown_and_taken_away(
     )
     assert (code, err) == (
         0,
-        "It is asked while `tenax serve` runs, or as soon as it does.\n",
+        "Schedules run while `tenax serve` runs. A missed run happens once at the next start.\n",
     )
     assert "every weekday at 08:00 (UTC)" in out
     assert out.endswith("  Look \ufffd[31mthere\n")
     (made,) = msgspec.json.decode(tenax(capsys, "schedule", "list", "--json")[1])
     assert (made["words"], made["zone"]) == ("Look \x1b[31mthere", "UTC")
-    assert (
-        tenax(capsys, "schedule")[1]
-        == f"{out.rstrip()} (No model is set up, so nobody can answer.)\n"
-    )
+    assert tenax(capsys, "schedule")[1] == f"{out.rstrip()} (No model is set up.)\n"
     # a variable of a shell that is not set
     code, out, err = tenax(capsys, "schedule", "remove", "")
     assert (code, out, err.splitlines()[0]) == (1, "", "tenax: There is no schedule .")
@@ -58,7 +55,13 @@ def test_what_cannot_be_a_schedule_is_a_sentence(
         ("add", "in 5 minutes", " "): "There is nothing to ask in this",
         ("add", "in 5 minutes", "\udcff"): "it is no text",
         ("add", "in 5 minutes", "x", "--zone", "Mars/\udcff"): "There is no time zone",
-        ("add", "in 5 minutes", "x", "-c", "\udcff"): "A conversation is named by",
+        (
+            "add",
+            "in 5 minutes",
+            "x",
+            "-c",
+            "\udcff",
+        ): "A conversation id must have 1 to 200 printable characters",
         ("remove", "t_nothing"): "There is no schedule t_nothing.",
         ("remove", "\udcff\x00"): "There is no schedule \ufffd\ufffd.",
     }.items():

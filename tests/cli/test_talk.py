@@ -17,20 +17,20 @@ from pathlib import Path
 
 import pytest
 
+from tenax.assembly import Runtime
 from tenax.config import load
 from tenax.config.rules import Rule
 from tenax.errors import InvalidInput
 from tenax.events import ApprovalAnswered
-from tenax.models import Call, Reply
-from tenax.runtime.runtime import Runtime
+from tenax.models import Reply, ScriptedCall
 from tests.support.postgres import PostgresServer
 from tests.support.runs import config_of, until
 from tests.support.served import Pace
 from tests.support.turns import journal_of, new_conversation, rows_of, set_up
 
-SECONDS = 20.0
+SECONDS = 60.0
 CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
-WRITE = Call("write_file", {"path": "notes.txt", "content": "remember\nthis"})
+WRITE = ScriptedCall("write_file", {"path": "notes.txt", "content": "remember\nthis"})
 _TOKEN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\r\n\b]|[^\x1b\r\n\b]+|\x1b")
 
 
@@ -232,7 +232,7 @@ def conversation_in(home: Path) -> str:
 
 async def _conversations(home: Path) -> list[str]:
     async with Runtime(config_of(url_of(home), home), serves=False) as runtime:
-        return [each.conversation for each in await runtime.conversations()]
+        return [summary.conversation for summary in await runtime.conversations()]
 
 
 def said_in(home: Path, conversation: str = "") -> list[tuple[str, str]]:
@@ -265,7 +265,7 @@ def test_what_is_asked_is_answered_in_markdown_and_opens_again(
         talk = start(*args, until="Forty-two, I think.")
         talk.type(CTRL_D)
         assert talk.ended() == 0
-    talk = start("--new", until="A new conversation.")
+    talk = start("--new", until="New conversation.")
     talk.type(CTRL_D)
     assert talk.ended() == 0
     assert conversation_in(home) == name
@@ -279,12 +279,12 @@ def test_a_file_goes_with_the_next_message(home: Path, start: Start) -> None:
     talk.send(f"/attach {home}")
     talk.until("is no file.")
     talk.send(f"/attach {home / 'note.txt'}")
-    talk.until("note.txt goes with the next message.")
+    talk.until("note.txt is attached to the next message.")
     talk.send("Read it")
     assert "> Read it [note.txt]" in talk.until("Forty-two, I think.")
     talk.at_rest()
     talk.send("/attach")
-    talk.until("Which file?")
+    talk.until("Type: /attach FILE")
 
 
 def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(
@@ -306,7 +306,7 @@ def test_ctrl_c_stops_the_answer_and_the_second_one_leaves(
     talk.at_rest()
     talk.type("half a thought", CTRL_C)
     talk.type(CTRL_C)
-    talk.until("Ctrl-C again leaves")
+    talk.until("Press Ctrl-C again to leave")
     talk.type(CTRL_C)
     assert talk.ended() == 0
     said = [text for kind, text in said_in(home) if kind == "assistant"]
@@ -361,7 +361,7 @@ def test_while_an_answer_is_written_words_wait_or_steer(
         Reply(
             words="one two three",
             pause=0.4,
-            calls=[Call("read_file", {"path": "a.txt"})],
+            calls=[ScriptedCall("read_file", {"path": "a.txt"})],
         )
     ]
     set_up(home, [*replies, Reply(words="I read it."), Reply(words="Afterwards.")])
@@ -369,9 +369,9 @@ def test_while_an_answer_is_written_words_wait_or_steer(
     talk.send("begin")
     talk.until("one")
     talk.send("later")
-    talk.until("> later (waits)")
+    talk.until("> later (queued)")
     talk.send("/steer mind the gap")
-    talk.until("> mind the gap (steers)")
+    talk.until("> mind the gap (steering)")
     pace.say()
     shown = talk.until("Afterwards.")
     order = ["read_file a.txt … failed", "I read it.", "> later\n"]
@@ -399,10 +399,10 @@ def test_a_tool_asks_and_is_answered(
     )
     talk = start()
     talk.send("write it down")
-    asked = talk.until("Allow write_file notes.txt? y once, c, always, n no")
+    asked = talk.until("Allow write_file notes.txt? y once, c, always, n deny")
     assert "c in this conversation: write_file notes.txt (any content)" in asked
-    assert "It touches: notes.txt" in asked
-    assert r'Its arguments: {"path":"notes.txt","content":"remember\nthis"}' in asked
+    assert "Target: notes.txt" in asked
+    assert r'Arguments: {"path":"notes.txt","content":"remember\nthis"}' in asked
     talk.send(answer)
     assert f"write_file notes.txt … {state}" in talk.until("So be it.")
     talk.send("once more")
@@ -422,17 +422,17 @@ def test_what_a_turn_changed_is_shown_and_put_back(home: Path, start: Start) -> 
     talk.send("write it down")
     talk.until("Allow write_file")
     talk.send("y")
-    talk.until("Changed 1 file. /changes shows what, /putback puts it back.")
+    talk.until("Changed 1 file. /changes shows them, /putback reverts them.")
     talk.at_rest()
     talk.send("/changes")
     shown = talk.until("+remember")
     assert "changed notes.txt" in shown
     assert "-forget" in shown
     talk.send("/putback")
-    talk.until("notes.txt was put back.")
+    talk.until("notes.txt was reverted.")
     assert file.read_text() == "forget\nthis"
     talk.send("/putback")
-    talk.until("notes.txt was put back.")
+    talk.until("notes.txt was reverted.")
     assert file.read_text() == "remember\nthis"
 
 
@@ -441,7 +441,7 @@ def test_a_question_is_answered_with_a_number_or_in_other_words(
 ) -> None:
     """The choices are shown with their numbers; /queue says something else instead."""
     first, second, third = (
-        Call(
+        ScriptedCall(
             "ask",
             {"question": f"Which\ncolour has the {each}?", "choices": ["Red", "Blue"]},
         )
@@ -457,12 +457,12 @@ def test_a_question_is_answered_with_a_number_or_in_other_words(
     )
     talk = start()
     talk.send("paint it")
-    shown = talk.until("Answer with a number or in your own words")
+    shown = talk.until("Type a number or your own answer")
     assert "  Which colour has the door?\n  1  Red\n  2  Blue\n" in shown
     talk.send("2")
-    talk.until("the wall? 1 Red 2 Blue Answer with a number")
+    talk.until("the wall? 1 Red 2 Blue Type a number")
     talk.send("n")
-    talk.until("the roof? 1 Red 2 Blue Answer with a number")
+    talk.until("the roof? 1 Red 2 Blue Type a number")
     talk.send("/queue leave it")
     talk.until("Well.")
     texts = [text for kind, text in said_in(home) if kind == "tool"]
@@ -479,7 +479,7 @@ def test_a_line_answers_the_question_that_was_shown_when_it_was_begun(
 ) -> None:
     """If another one stands there at Enter, the terminal says so, keeps the line, and answers nothing."""
     first, second = (
-        Call("write_file", {"path": path, "content": "x"}, id=path)
+        ScriptedCall("write_file", {"path": path, "content": "x"}, id=path)
         for path in ("one", "two")
     )
     set_up(home, [Reply(calls=[first, second]), Reply("Done.")])
@@ -499,7 +499,7 @@ def test_a_line_answers_the_question_that_was_shown_when_it_was_begun(
     name = asyncio.run(deny_first())
     talk.until("Allow write_file two?")
     talk.type("\r")
-    talk.until("This question was not shown yet")
+    talk.until("The question appeared after")
     talk.until(f"> {answer}")
     given = [
         each.event
@@ -515,7 +515,7 @@ def test_a_line_answers_the_question_that_was_shown_when_it_was_begun(
 
 def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> None:
     """Which patterns there are is told in full first; the rule is listed, is heeded elsewhere, and can be taken back."""
-    write = Call("write_file", {"path": "a[1]/notes.txt", "content": "x"})
+    write = ScriptedCall("write_file", {"path": "a[1]/notes.txt", "content": "x"})
     set_up(
         home,
         [
@@ -527,9 +527,9 @@ def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> N
     )
     talk = start()
     talk.send("write it down")
-    talk.until("always, n no")
+    talk.until("always, n deny")
     talk.send("always")
-    shown = talk.until("always 1 makes that rule")
+    shown = talk.until("Type always 1")
     assert " 1  write_file  a[[]1]/notes.txt (any content)" in shown
     assert " 2  write_file  a[[]1]/*" in shown
     assert load({"TENAX_HOME": str(home)}).rules == ()
@@ -545,12 +545,12 @@ def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> N
     talk.send("once more")
     assert "Allow" not in talk.until("Again.")
     talk.send("/rules remove 2")
-    talk.until("There is no rule 2.")
+    talk.until("No rule has the number 2.")
     talk.send("/rules remove 1")
-    talk.until("Taken back: allow write_file a[[]1]/*")
+    talk.until("Removed: allow write_file a[[]1]/*")
     assert load({"TENAX_HOME": str(home)}).rules == ()
     talk.send("/rules all")
-    talk.until("/rules does not know 'all'.")
+    talk.until("Unknown option 'all'.")
 
 
 def test_a_question_that_is_answered_elsewhere_goes(home: Path, start: Start) -> None:
@@ -571,10 +571,12 @@ def test_a_question_that_is_answered_elsewhere_goes(home: Path, start: Start) ->
                 await runtime.answer(name, asked.event.message, asked.event.call, "no")  # type: ignore[union-attr]
             await until(runtime, name, "tool.finished")
             await until(runtime, name, "reply.delta")
-            talk.until("The question about write_file was settled elsewhere: approved.")
+            talk.until(
+                "The question about write_file was answered elsewhere: approved."
+            )
             talk.send("n")
-            talk.until("it was answered already")
-            await runtime.lanes.idle(name)
+            talk.until("The question was already answered")
+            await runtime.workers.idle(name)
 
     asyncio.run(answer())
     assert "Thank you all" in talk.until("very much.")
@@ -619,7 +621,10 @@ def test_each_word_is_shown_once_after_a_crash_of_the_server_of_a_minute(
 ) -> None:
     """The crash takes stored text, and its numbers go to other events. What the terminal showed stands, and the rest comes."""
     words = " ".join(f"w{n}" for n in range(110))
-    set_up(home, [Reply(words=words, calls=[Call("none", {})]), Reply(words="done")])
+    set_up(
+        home,
+        [Reply(words=words, calls=[ScriptedCall("none", {})]), Reply(words="done")],
+    )
     pace = paced(home, monkeypatch, 10)
     # The server flushes nothing by itself, so what was stored without a flush is lost.
     with PostgresServer({"wal_writer_delay": "10s"}) as server:
@@ -672,7 +677,7 @@ def test_leaving_in_the_middle_parks_the_answer(home: Path, start: Start) -> Non
     talk.send("tell me")
     talk.until("story")
     talk.type(CTRL_D)
-    talk.until("It goes on when the conversation is opened again.")
+    talk.until("It continues when you open the conversation again.")
     assert talk.ended() == 0
     set_up(home, [Reply(words="A short one.")])
     talk = start(until="The answer was interrupted")
@@ -708,7 +713,10 @@ def test_several_lines_are_one_message(home: Path, start: Start) -> None:
 
 def test_a_message_with_a_long_answer_is_taken_back(home: Path, start: Start) -> None:
     """However many rows stand below it."""
-    calls = [Call("read_file", {"path": "none.txt"}, id=f"call_{n}") for n in range(30)]
+    calls = [
+        ScriptedCall("read_file", {"path": "none.txt"}, id=f"call_{n}")
+        for n in range(30)
+    ]
     set_up(
         home,
         [
@@ -722,7 +730,7 @@ def test_a_message_with_a_long_answer_is_taken_back(home: Path, start: Start) ->
     talk.until("The end.")
     talk.at_rest()
     talk.send("/undo")
-    talk.until("/undo back brings it back.")
+    talk.until("/undo back restores it.")
     assert said_in(home) == []
 
 
@@ -735,18 +743,18 @@ def test_what_was_said_is_taken_back_asked_again_and_changed(
     talk.until("Forty-two")
     talk.at_rest()
     talk.send("/undo")
-    talk.until("/undo back brings it back.")
+    talk.until("/undo back restores it.")
     assert said_in(home) == []
     talk.send("/undo back")
     talk.until("> first")
     talk.until("Forty-two")
     talk.send("/retry")
-    talk.until("2 rows above no longer stand.")
+    talk.until("the last 2 rows above.")
     talk.until("> first")
     talk.until("Forty-two")
     talk.at_rest()
     talk.send("/edit")
-    talk.until("2 rows above no longer stand.")
+    talk.until("the last 2 rows above.")
     talk.until("> first")
     talk.send(" of all")
     talk.until("> first of all\n")
@@ -754,10 +762,10 @@ def test_what_was_said_is_taken_back_asked_again_and_changed(
     talk.at_rest()
     assert said_in(home)[0] == ("user", "first of all")
     talk.send("/clear")
-    talk.until("Cleared. /undo back brings it all back.")
+    talk.until("Cleared. /undo back restores it.")
     assert said_in(home) == []
     talk.send("/retry")
-    talk.until("There is no message to take back.")
+    talk.until("There is no message to remove.")
 
 
 def test_from_one_conversation_to_another(home: Path, start: Start) -> None:
@@ -770,7 +778,7 @@ def test_from_one_conversation_to_another(home: Path, start: Start) -> None:
     talk.send("/title Fruit of the year")
     talk.until("Fruit of the year · script")
     talk.send("/new")
-    talk.until("A new conversation.")
+    talk.until("New conversation.")
     talk.send("about apples")
     talk.until("Forty-two")
     talk.at_rest()
@@ -780,7 +788,7 @@ def test_from_one_conversation_to_another(home: Path, start: Start) -> None:
     talk.until(f"Fruit of the year ({first})")
     talk.until("> about pears")
     talk.send("/search apples")
-    assert "user: " in talk.until("/open N goes there.")
+    assert "user: " in talk.until("/open N opens a conversation.")
     talk.send("/resume 1")
     talk.until("> about apples")
     talk.type(f"/open {first[:-4]}")
@@ -790,7 +798,7 @@ def test_from_one_conversation_to_another(home: Path, start: Start) -> None:
     talk.send("")
     talk.until("> about pears")
     talk.send("/fork")
-    talk.until(f"This is the copy. /open {first} goes back.")
+    talk.until(f"Copied to a new conversation. /open {first} goes back.")
     assert len(asyncio.run(_conversations(home))) == 3
     talk.send("/open c_nowhere")
     talk.until("c_nowhere")
@@ -807,7 +815,7 @@ def test_whatever_stands_after_a_slash_the_talk_goes_on(
     talk = start("--new")
     for line, said in {
         f"/open {endless}": "The last list has no number 99999",
-        f"/rules remove {endless}": "There is no rule 99999",
+        f"/rules remove {endless}": "No rule has the number 99999",
         "/attach ~nobody_of_that_name/x": "~nobody_of_that_name/x is no file.",
         "/steer": "The message is empty.",
         "/queue": "The message is empty.",
@@ -816,7 +824,7 @@ def test_whatever_stands_after_a_slash_the_talk_goes_on(
         talk.until(said)
     assert asyncio.run(_conversations(home)) == []
     talk.send("write it down")
-    talk.until("always, n no")
+    talk.until("always, n deny")
     talk.send(f"\x1b[200~always {endless}\x1b[201~")
     talk.until("No pattern has the number 99999")
 
@@ -830,7 +838,7 @@ def test_what_can_be_looked_up_and_set(home: Path, start: Start) -> None:
     config.write_text(config.read_text() + other)
     talk = start()
     talk.send("/help")
-    listed = talk.until("so does Ctrl-D.")
+    listed = talk.until("Ctrl-C again or Ctrl-D leaves.")
     names = [
         "new",
         "list",
@@ -847,20 +855,22 @@ def test_what_can_be_looked_up_and_set(home: Path, start: Start) -> None:
         assert f"/{name} " in listed
     assert "/sessions" not in listed
     talk.send("/tools")
-    assert "read_file (pure)" in talk.until("write_file (idempotent, asks first)")
+    assert "read_file (read-only)" in talk.until(
+        "write_file (safe to repeat, asks first)"
+    )
     talk.send("/model")
     assert "main  script  (in use)" in talk.until("other  second")
     talk.send("/model other")
-    talk.until("other answers from now on.")
+    talk.until("Now using other.")
     talk.until("second")
     talk.send("/model nobody")
-    talk.until("No model is called nobody. There are: main, other.")
+    talk.until("No model is called nobody. Models: main, other.")
     talk.send("/compress")
-    talk.until("Nothing was said here yet.")
+    talk.until("This conversation has no messages yet.")
     talk.send("/stop")
-    talk.until("Nothing is being written.")
+    talk.until("There is no answer to stop.")
     talk.send("/serach pears")
-    talk.until("There is no command /serach. Did you mean /search?")
+    talk.until("Unknown command /serach. Did you mean /search?")
     talk.type(CTRL_C)
     talk.send(" /etc/hosts is a path")
     talk.until("Forty-two")
@@ -876,7 +886,10 @@ def test_nothing_that_a_model_says_is_obeyed_by_the_terminal(
         [
             Reply(
                 words=evil,
-                calls=[Call("write_file", {"path": "x", "content": evil}), Call(evil)],
+                calls=[
+                    ScriptedCall("write_file", {"path": "x", "content": evil}),
+                    ScriptedCall(evil),
+                ],
             )
         ],
     )
@@ -899,15 +912,15 @@ def test_a_wrong_key_is_told_and_the_talk_goes_on(
     (home / "config.toml").write_text(f'model = "main"\n[models.main]\n{settings}')
     talk = start()
     talk.send("hello")
-    talk.until("does not accept the key")
-    talk.until("/retry asks again.")
+    talk.until("rejected the API key")
+    talk.until("/retry sends it again.")
     talk.at_rest()
     talk.send("/retry")
     talk.until("> hello")
-    talk.until("/retry asks again.")
+    talk.until("/retry sends it again.")
     talk.at_rest()
     talk.send("/compress")
-    talk.until("There is nothing to shorten.")
+    talk.until("Nothing to compact yet.")
     talk.type(CTRL_D)
     assert talk.ended() == 0
     assert said_in(home)[0] == ("user", "hello")

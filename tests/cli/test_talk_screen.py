@@ -77,7 +77,7 @@ def test_an_answer_that_reached_its_longest_says_so_once() -> None:
         plain(screen.changed([Put(row("There once was a", "full"))])) for _ in range(2)
     ]
     assert told == [
-        "There once was a\n\n-- Stopped at the longest answer that the model may give.\n\n",
+        "There once was a\n\n-- Reached the maximum length.\n\n",
         "",
     ]
 
@@ -89,7 +89,7 @@ def test_what_is_taken_back_is_said_to_be_and_comes_back() -> None:
     screen.changed(map(Put, rows))
     assert (
         plain(screen.changed([Drop("3"), Drop("7")]))
-        == "-- The last 2 rows above no longer stand.\n\n"
+        == "-- Removed: the last 2 rows above.\n\n"
     )
     assert plain(screen.changed(map(Put, rows))) == "> Who?\n\nMe.\n\n"
 
@@ -102,9 +102,9 @@ def test_an_interruption_is_worded_as_everywhere() -> None:
         for state in ("pending", "pending", "resumed")
     ]
     assert [plain(each).strip() for each in told] == [
-        "-- The answer was interrupted. Looking for what was written of it. It is gone.",
+        "-- The answer was interrupted. Recovering it. It is gone.",
         "",
-        "-- The answer was interrupted, and went on below.",
+        "-- The answer was interrupted. It is regenerated below.",
     ]
 
 
@@ -112,10 +112,10 @@ def test_a_question_is_open_until_it_is_answered() -> None:
     """Who answered it elsewhere is said; what was answered here is not."""
     screen = Screen(lambda: 80)
     asks = row("", "asks", kind="tool", name="5:a", touches="a.txt")
-    assert "It touches: a.txt" in plain(screen.changed([Put(asks), Put(asks)]))
-    assert [each.id for each in screen.asks] == ["5:a"]
+    assert "Target: a.txt" in plain(screen.changed([Put(asks), Put(asks)]))
+    assert [ask.id for ask in screen.asks] == ["5:a"]
     settled = screen.changed([Put(row("", "approved", kind="tool", name="5:a"))])
-    assert "settled elsewhere: approved" in plain(settled)
+    assert "answered elsewhere: approved" in plain(settled)
     screen.changed([Put(row("", "asks", kind="tool", name="5:b"))])
     screen.mine.add("5:b")
     assert screen.changed([Put(row("", "denied", kind="tool", name="5:b"))]) == ""
@@ -139,7 +139,7 @@ def test_every_way_to_answer_is_shown_however_narrow_it_is() -> None:
         ]
     )
     shown = [line for _, line in screen.live(10)]
-    assert " ".join(" ".join(shown).split()).endswith("y once, n no; then Enter")
+    assert " ".join(" ".join(shown).split()).endswith("y once, n deny; then Enter")
     screen.questions["5:a"] = Question(
         5, "a", ["a/rather/long/path/of/a/file.txt", "a/rather/*"], ["a"]
     )
@@ -148,5 +148,5 @@ def test_every_way_to_answer_is_shown_however_narrow_it_is() -> None:
     assert (
         "c in this conversation: a/rather/long/path/of/a/file.txt c 2 in this" in words
     )
-    assert words.endswith("y once, c, c 2, always, n no; then Enter")
+    assert words.endswith("y once, c, c 2, always, n deny; then Enter")
     assert max(map(len, shown)) < 40

@@ -32,8 +32,8 @@ import apsw
 
 from tenax.clock import Clock, Ids, SystemClock
 from tenax.journal import LOCAL_USER, Journal
-from tenax.journal.search.search import NoSearch
 from tenax.journal.sqlite import SqliteStore
+from tests.support.no_search import NoSearch
 
 __all__ = ["Fault", "FaultVfs"]
 

@@ -16,12 +16,15 @@ from tenax.errors import HeadMoved, StoreMisused, StoreUnavailable
 from tenax.journal import Journal
 from tenax.journal.aio import THREADS, AsyncJournal, CancelledAppend
 from tenax.journal.base import Expect, Lease, Recorded
+from tenax.journal.plan import Append
 from tenax.testing import FaultyJournal, memory
 from tests.contract.engine.base import begin, said, say
 
 TASKS = 64
-NOT_AWAITED = {"of", "prepare", "prepare_load", "number"}
+NOT_AWAITED = {"of", "number"}
 """These touch no store, or belong to the facade itself."""
+WITH_CODE_OF_THEIR_OWN = {"append", "load", "tail", "wait", "close"}
+"""TestMemoryAwaited and the like run the contract of these."""
 
 
 def verbs(kind: type) -> set[str]:
@@ -47,17 +50,25 @@ def test_the_facade_has_every_verb_with_the_same_signature() -> None:
             inspect.signature(getattr(kind, name)) for kind in (AsyncJournal, Journal)
         )
         expected = [
-            each
-            for each in theirs.parameters.values()
-            if (name, each.name) != ("tail", "stop")
+            parameter
+            for parameter in theirs.parameters.values()
+            if (name, parameter.name) != ("tail", "stop")
         ]
         assert [
-            (each.name, each.kind, each.default) for each in ours.parameters.values()
+            (parameter.name, parameter.kind, parameter.default)
+            for parameter in ours.parameters.values()
         ] == [(each.name, each.kind, each.default) for each in expected], name
         method = getattr(AsyncJournal, name)
         assert inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(
             method
         ), name
+
+
+def test_a_verb_of_the_facade_is_the_verb_of_the_journal() -> None:
+    """Each runs the journal's method of its own name. The contract runs on those that do something else."""
+    for name in verbs(Journal) - NOT_AWAITED - WITH_CODE_OF_THEIR_OWN:
+        method = getattr(AsyncJournal, name)
+        assert inspect.unwrap(method) is inspect.unwrap(getattr(Journal, name)), name
 
 
 def test_threads_that_could_not_be_started_are_started_the_next_time(
@@ -72,7 +83,7 @@ def test_threads_that_could_not_be_started_are_started_the_next_time(
         start(thread)
 
     async def read() -> None:
-        async with asyncio.timeout(10), AsyncJournal(memory()) as journal:
+        async with asyncio.timeout(60), AsyncJournal(memory()) as journal:
             for _ in range(THREADS + 1):
                 with pytest.raises(StoreUnavailable):
                     await journal.conversations()
@@ -91,9 +102,11 @@ def test_a_loop_that_ends_while_its_append_is_stored_stops_nobody_else(
     """It can close between the look whether it is there and the call into it."""
     journal = tenax.open(f"sqlite:///{tmp_path}/tenax.db")
     name, store, loop = begin(journal), journal.store, asyncio.new_event_loop()
-    append = journal.prepare(
+    append = Append.of_events(
+        journal.owner,
         name,
         [say("first")],
+        ids=journal.ids,
         run=None,
         expect=None,
         lease=None,
@@ -152,9 +165,9 @@ async def test_an_append_that_the_database_cannot_take_fails_alone(
     """Those that share its commit are stored, once and in order; its own caller gets the error."""
     faulty = FaultyJournal(tenax.open(store_url))
     conversations = [begin(faulty, name=f"c-{n}") for n in range(3)]
-    odd = faulty.prepare(conversations[1], [say("odd")], run=None, expect=None, dedup=None, append_id=None,
-                         lease=Lease("run", "me", 1, 5.0, bytes(16)))  # fmt: skip
-    odd.lease = Lease(name, "me", 1, 5.0, bytes(16))  # `prepare` refuses it
+    odd = Append.of_events(faulty.owner, conversations[1], [say("odd")], ids=faulty.ids, run=None, expect=None,
+                           lease=Lease("run", "me", 1, 5.0, bytes(16)), dedup=None, append_id=None)  # fmt: skip
+    odd.lease = Lease(name, "me", 1, 5.0, bytes(16))  # `of_events` refuses it
     async with AsyncJournal(faulty) as journal:
         hold = faulty.faults.hold("store:begin")
         first = asyncio.create_task(journal.append(conversations[0], [say("first")]))
@@ -246,7 +259,7 @@ async def test_tails_do_not_use_up_the_threads() -> None:
 
         tails = [asyncio.create_task(first(journal.tail(name, 1))) for _ in range(50)]
         number = journal.journal.number(name)
-        while len(journal.store.hub._listeners.get(number, ())) < len(tails):  # noqa: ASYNC110  (it tells no event)
+        while len(journal.store.wakeups._listeners.get(number, ())) < len(tails):  # noqa: ASYNC110  (it tells no event)
             await asyncio.sleep(0)
         await journal.append(name, [say("now")])
         assert set(await asyncio.wait_for(asyncio.gather(*tails), 30)) == {2}
@@ -295,10 +308,12 @@ async def test_a_task_that_waits_is_answered_when_the_store_is_closed(
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.05)
     hold.release()
-    done, late = await asyncio.wait([thread, task, closing], timeout=15)
+    done, late = await asyncio.wait([thread, task, closing], timeout=60)
     assert not late, "somebody still waits"
     outcomes = [each.exception() for each in (thread, task)]
-    assert all(each is None or isinstance(each, StoreMisused) for each in outcomes)
+    assert all(
+        outcome is None or isinstance(outcome, StoreMisused) for outcome in outcomes
+    )
     with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as again:
         told = [
             "first",

@@ -29,10 +29,10 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.verify.store import verify
-from tenax.memory.facts import Facts
+from tenax.memory.entries import MemoryEntries
 from tenax.parts import File, Text
 from tenax.testing import memory
-from tenax.text import fence
+from tenax.text import quote
 
 SECRET = "hunter2-correct-horse-battery"
 
@@ -95,7 +95,7 @@ def tell(journal: Journal) -> tuple[str, list[int]]:
 
 def remember(journal: Journal, talk: str, asked: int) -> None:
     """It was learned, changed and forgotten, and recalled into another conversation and its prompt."""
-    facts, other = Facts(journal), journal.ids.conversation()
+    facts, other = MemoryEntries(journal), journal.ids.conversation()
     fact = facts.add(f"has the password {SECRET}", conversation=talk, seq=asked)
     facts.change(fact.id, was=1, text=f"had the password {SECRET}")
     facts.remove(fact.id, was=2)
@@ -117,9 +117,9 @@ def erase(journal: Journal, talk: str, seqs: list[int]) -> None:
 
 
 def delete(journal: Journal, talk: str, seqs: list[int]) -> None:
-    for each in journal.conversations():
-        if each.conversation != talk:
-            journal.delete(each.conversation)
+    for summary in journal.conversations():
+        if summary.conversation != talk:
+            journal.delete(summary.conversation)
     journal.delete(talk)
 
 
@@ -135,7 +135,7 @@ def test_what_was_erased_or_deleted_is_nowhere(
     with tenax.open(bare_url) as journal:
         talk, seqs = tell(journal)
         if indexed:
-            assert journal._search.catch_up(30)
+            assert journal.words.catch_up(30)
         assert journal.search(SECRET).hits
         assert everywhere(bare_url, tmp_path)
         act(journal, talk, seqs)
@@ -159,9 +159,9 @@ def test_an_erasure_reaches_the_prompts_that_hold_the_words_and_no_others(
                 name,
                 [ConversationOpened("ada", f"s-{name}"), MessageUser([Text("hello")])],
             )
-        Facts(journal).add(text, conversation=asked, seq=2)
+        MemoryEntries(journal).add(text, conversation=asked, seq=2)
         for name, words in {
-            holds: fence(f"Notes\n- {text}\n"),
+            holds: quote(f"Notes\n- {text}\n"),
             other: "A fox, in its box.",
         }.items():
             blob = Blob(journal.put_blob(words.encode()))

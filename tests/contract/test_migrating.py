@@ -13,7 +13,7 @@ import tenax
 from tenax.journal.devices import Devices
 from tenax.journal.schema import SCHEMA_VERSION, migrations
 from tenax.journal.verify.store import verify
-from tenax.memory.facts import Facts
+from tenax.memory.entries import MemoryEntries
 from tenax.schedules.rows import Schedules
 from tests.contract.engine.base import said, say
 from tests.support.world import World, build, hands
@@ -65,7 +65,7 @@ def test_a_store_of_the_first_migration_is_opened_with_all_that_is_in_it(
     with tenax.open(bare_url, user="ada") as journal:
         assert journal.store.query("store")[0][0] == SCHEMA_VERSION
         report = verify(journal)
-        assert [str(each) for each in report.problems] == []
+        assert [str(problem) for problem in report.problems] == []
         assert report.stale == report.conversations == 5
         assert said(journal, first.old) == ["third", "and an answer", "here", "may I?"]
         assert journal.get_blob(first.blob) == b"picture" * 200_000
@@ -84,7 +84,7 @@ def test_an_old_conversation_is_private_until_it_is_known_to_be(
 ) -> None:
     """A private fact does not come where another wrote before there was a list of authors."""
     with tenax.open(bare_url, user="ada") as journal:
-        facts = Facts(journal)
+        facts = MemoryEntries(journal)
         facts.add("a secret")
         assert facts.usable(first.old) == []
         assert [each.text for each in facts.usable(first.carried)] == ["a secret"]
@@ -99,13 +99,13 @@ def test_a_store_of_the_second_migration_keeps_what_is_remembered(
     """Facts and all; and it takes schedules from then on."""
     with tenax.open(bare_url, user="ada") as journal:
         world = build(journal)
-        facts = Facts(journal).standing()
+        facts = MemoryEntries(journal).standing()
         with hands(world, bare_url) as inside:
             for table in (*THIRD, *FOURTH):
                 inside.run(f"drop table {table}")
             inside.run("update store set schema = 2")
     with tenax.open(bare_url, user="ada") as journal:
-        assert Facts(journal).standing() == facts
+        assert MemoryEntries(journal).standing() == facts
         made = Schedules(journal).add(world.talk, "Look.", "every hour", "UTC", 1)
         assert Schedules(journal).all() == [made]
         assert verify(journal).ok
@@ -129,14 +129,14 @@ def test_a_store_of_the_third_migration_takes_devices(bare_url: str) -> None:
 
 _PROCESS = """
 import sys, tenax
-from tenax.errors import FactChanged
-from tenax.memory.facts import Facts
+from tenax.errors import MemoryChanged
+from tenax.memory.entries import MemoryEntries
 with tenax.open(sys.argv[1], user="ada") as journal:
-    facts = Facts(journal)
+    facts = MemoryEntries(journal)
     fact = facts.add(sys.argv[2], key="once")
     try:
         facts.change(fact.id, was=1, text=f"changed by {sys.argv[2]}")
-    except FactChanged:
+    except MemoryChanged:
         print(fact.id, "late")
     else:
         print(fact.id, "first")
@@ -157,7 +157,7 @@ def test_processes_that_migrate_and_remember_at_once_do_it_once(
     assert sorted(word for _, word in told) == ["first", "late", "late", "late"]
     with tenax.open(bare_url, user="ada") as journal:
         text = f"changed by {[word for _, word in told].index('first')}"
-        assert [(each.version, each.text) for each in Facts(journal).standing()] == [
-            (2, text)
-        ]
+        assert [
+            (each.version, each.text) for each in MemoryEntries(journal).standing()
+        ] == [(2, text)]
         assert verify(journal).ok

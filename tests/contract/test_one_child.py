@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenax.errors import HeadMoved, StretchMoved
+from tenax.errors import HeadMoved, SegmentMoved
 from tenax.events import ContextCompacted, ContextSummarised, MessageUser
-from tenax.journal.base import Expect
+from tenax.journal.base import Expect, Recorded
 from tenax.parts import Text
 from tenax.sessions import Compacted, SessionDB, Superseded
 
@@ -30,9 +30,9 @@ def db(store_url: str) -> Iterator[SessionDB]:
 
 
 def conversation_of(db: SessionDB) -> str:
-    stretch = db.journal.stretch("p")
-    assert stretch is not None
-    return stretch.conversation
+    segment = db.journal.segment("p")
+    assert segment is not None
+    return segment.conversation
 
 
 def compact(db: SessionDB) -> str:
@@ -67,8 +67,8 @@ def test_the_expected_session_alone_is_enough(db: SessionDB) -> None:
     """Nothing is stored for a session that is no longer the open one, at whatever head."""
     conversation, child = conversation_of(db), compact(db)
     after = db.journal.head(conversation).head
-    with pytest.raises(StretchMoved) as caught:
-        db.journal.append(conversation, [SAY], expect=Expect(stretch="p"))
+    with pytest.raises(SegmentMoved) as caught:
+        db.journal.append(conversation, [SAY], expect=Expect(segment="p"))
     assert caught.value.by == child
     assert db.journal.head(conversation).head == after
 
@@ -81,7 +81,7 @@ def test_the_store_alone_is_enough(db: SessionDB) -> None:
         ContextSummarised([Text("second")], head),
         ContextCompacted("p", "second", head + 1, head, head),
     ]
-    with pytest.raises(StretchMoved) as caught:
+    with pytest.raises(SegmentMoved) as caught:
         db.journal.append(conversation, second)
     assert caught.value.by == child
     assert db.children("p") == [child]
@@ -102,7 +102,7 @@ def test_a_compaction_says_which_head_and_which_session_it_expects(
 
     monkeypatch.setattr(db.journal, "append", noted)
     compact(db)
-    assert expected == [Expect(head=head, stretch="p")]
+    assert expected == [Expect(head=head, segment="p")]
 
 
 def test_a_holder_that_read_before_the_other_committed_makes_no_second_child(
@@ -110,13 +110,13 @@ def test_a_holder_that_read_before_the_other_committed_makes_no_second_child(
 ) -> None:
     """It is past its first look when the other one commits; its own commit is refused."""
     with SessionDB(url=store_url) as quick:
-        whole, made = db._whole, list[str]()
+        read, made = db.journal.read, list[str]()
 
-        def meanwhile(*args: object) -> int:
+        def meanwhile(conversation: str, **where: int) -> list[Recorded]:
             if not made:
                 made.append(compact(quick))
-            return whole(*args)  # type: ignore[arg-type]
+            return read(conversation, **where)
 
-        monkeypatch.setattr(db, "_whole", meanwhile)
+        monkeypatch.setattr(db.journal, "read", meanwhile)
         assert db.rotate("p", summary="slow") == Superseded(made[0])
         assert db.children("p") == made

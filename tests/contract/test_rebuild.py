@@ -8,8 +8,8 @@ import pytest
 
 from tenax.errors import SchemaTooNew, StoreDamaged
 from tenax.events import MessageUser
-from tenax.journal.place import ALL_SEQS
 from tenax.journal.row_index import INDEX_VERSION, HeadState
+from tenax.journal.row_key import ALL_SEQS
 from tenax.journal.verify.rebuild import rebuild
 from tenax.journal.verify.store import verify
 from tenax.parts import Text
@@ -40,7 +40,7 @@ HURT = {
 def test_an_index_is_made_anew_from_the_events(
     world: World, engine_url: str, hurt: str
 ) -> None:
-    """Rows, stretches, runs, head, list and mentions: all of it follows from the events alone."""
+    """Rows, segments, runs, head, list and mentions: all of it follows from the events alone."""
     with hands(world, engine_url) as inside:
         low = inside.at(0)
         every = {"num": inside.num(), "low": low, "high": low | ALL_SEQS}

@@ -31,7 +31,7 @@ def fill(db: SessionDB, session_id: str, count: int = 20) -> None:
 
 
 def contents(db: SessionDB, session_id: str) -> list[str]:
-    return [each["content"] for each in db.get_messages(session_id)]
+    return [message["content"] for message in db.get_messages(session_id)]
 
 
 # -- sessions and messages ---------------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def test_a_session_is_what_was_put_into_it(db: SessionDB) -> None:
     )
     assert found["conversation_id"].startswith("c_")
     messages = db.get_messages("tg:42")
-    assert [each["role"] for each in messages] == ["user", "assistant", "tool"]
-    assert [each["content"] for each in messages] == ["hello", None, "42"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert [message["content"] for message in messages] == ["hello", None, "42"]
     assert messages[0]["author"] == "ana"
     assert messages[1]["tool_calls"] == [{"id": "c1"}]
     assert messages[2]["tool_call_id"] == "c1"
@@ -138,6 +138,22 @@ def test_an_ended_session_takes_no_more_messages(db: SessionDB) -> None:
         db.append_message("s", role="user", content="x")
 
 
+def test_a_session_that_another_handle_deleted_and_opened_again_takes_messages(
+    db: SessionDB, store_url: str
+) -> None:
+    """A handle that appended before finds the new conversation of the same id."""
+    fill(db, "s1", 2)
+    before = db.append_message("s1", role="user", content="old").conversation_id
+    with SessionDB(url=store_url) as other:
+        other.delete_session("s1")
+        with pytest.raises(NoSuchConversation, match="no session s1"):
+            db.append_message("s1", role="user", content="lost")
+        other.create_session("s1", source="test")
+    stored = db.append_message("s1", role="user", content="new")
+    assert (stored.session_id, stored.conversation_id != before) == ("s1", True)
+    assert contents(db, "s1") == ["new"]
+
+
 def test_undone_messages_do_not_count_and_come_back_on_request(db: SessionDB) -> None:
     """message_count is what stands; undo goes back before the last message of a person."""
     fill(db, "s", 4)
@@ -188,10 +204,10 @@ def test_the_list_has_titles_pins_and_pages_and_leaves_the_archived_out(
     titles = [each.title for each in first + rest]
     assert titles[0] == "t1"
     assert sorted(t for t in titles if t) == ["t0", "t1", "t3", "t4"]
-    assert [each.title for each in db.list_sessions(archived=True)] == ["t2"]
+    assert [session.title for session in db.list_sessions(archived=True)] == ["t2"]
     db.delete_session("s1")
     assert db.get_session("s1") is None
-    assert "t1" not in [each.title for each in db.list_sessions()]
+    assert "t1" not in [session.title for session in db.list_sessions()]
 
 
 def test_two_users_of_one_store_may_use_the_same_id_and_see_nothing_of_each_other(
@@ -263,15 +279,15 @@ def race(url: str, body: str) -> list[str]:
         )
         for who in ("a", "b")
     ]
-    for each in racers:
-        assert each.stdout is not None
-        assert each.stdout.readline().strip() == "ready"
-    for each in racers:
-        assert each.stdin is not None
-        each.stdin.write("\n")
-        each.stdin.flush()
-    said = [each.communicate(timeout=60)[0].strip() for each in racers]
-    assert [each.returncode for each in racers] == [0, 0]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline().strip() == "ready"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    said = [racer.communicate(timeout=60)[0].strip() for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0]
     return said
 
 
@@ -290,8 +306,8 @@ def test_two_threads_that_compact_at_once_leave_one_child(db: SessionDB) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    (won,) = [each for each in outcomes if isinstance(each, Compacted)]
-    lost = [each for each in outcomes if isinstance(each, Superseded)]
+    (won,) = [outcome for outcome in outcomes if isinstance(outcome, Compacted)]
+    lost = [outcome for outcome in outcomes if isinstance(outcome, Superseded)]
     assert db.children("p") == [won.session_id]
     assert [each.by for each in lost] == [won.session_id] * 7
 

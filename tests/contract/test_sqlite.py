@@ -16,20 +16,22 @@ import apsw
 import pytest
 
 import tenax
-from tenax.clock import Clock
+from tenax.clock import Clock, Timing
 from tenax.errors import StoreBusy, StoreUnavailable
 from tenax.journal import Journal, group, sqlite
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
-from tenax.journal.hub import ANY
+from tenax.journal.sqlite import SqliteStore
+from tenax.journal.wakeups import ANY
 from tests.contract.engine import JournalContract
-from tests.contract.engine.base import begin, said, say
+from tests.contract.engine.appending import AppendContract
+from tests.contract.engine.base import Engine, begin, said, say
 from tests.support.awaited import Loop, awaited
 
 SOON = 30.0
 
 
-class TestSqlite(JournalContract):
+class SqliteEngine(Engine):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/tenax.db"
@@ -51,14 +53,20 @@ class TestSqlite(JournalContract):
         def claim(name: str) -> Lease:
             other = tenax.open(url, user="ada", clock=clock)
             lease = other.claim(name, "dead", 3600)
-            other.store._let_go()  # type: ignore[attr-defined]  # the kernel does as much for a killed process
+            other.store._close_engine()  # the kernel does as much for a killed process
             assert lease is not None
             return lease
 
         return claim
 
 
-class TestSqliteAwaited(TestSqlite):
+class TestSqlite(SqliteEngine, JournalContract):
+    """The whole contract."""
+
+
+class TestSqliteAwaited(SqliteEngine, AppendContract):
+    """The append path of the async facade. Its other verbs: test_awaited.py."""
+
     @pytest.fixture
     def journal(self, clock: Clock, url: str, loop: Loop) -> Iterator[Journal]:
         journal = awaited(tenax.open(url, user="ada", clock=clock), loop)
@@ -71,7 +79,7 @@ def leaving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[[str], tuple[threading.Event, threading.Event]]]:
     """A thread of the store that is about to end: when it is, and what lets it go on."""
-    shut = sqlite._shut
+    shut, poll = sqlite._shut, SqliteStore._poll
     goes_on: list[threading.Event] = []
 
     def of(name: str) -> tuple[threading.Event, threading.Event]:
@@ -84,7 +92,16 @@ def leaving(
                 on.wait(SOON)
             shut(connection)
 
-        monkeypatch.setattr(sqlite, "_shut", shut_late)
+        def poll_late(store: SqliteStore) -> None:
+            poll(store)
+            if not there.is_set():
+                there.set()
+                on.wait(SOON)
+
+        if name == "tenax-watch":
+            monkeypatch.setattr(SqliteStore, "_poll", poll_late)
+        else:
+            monkeypatch.setattr(sqlite, "_shut", shut_late)
         return there, on
 
     yield of
@@ -99,10 +116,10 @@ def test_who_listens_while_the_watcher_leaves_is_told_of_other_processes(
     url, told = f"sqlite:///{tmp_path}/tenax.db", threading.Event()
     with tenax.open(url) as journal, tenax.open(url) as another:
         there, on = leaving("tenax-watch")
-        with journal.store.hub.listening(ANY, lambda: None):
+        with journal.store.wakeups.listening(ANY, lambda: None):
             pass
         assert there.wait(SOON)
-        with journal.store.hub.listening(ANY, told.set):
+        with journal.store.wakeups.listening(ANY, told.set):
             on.set()
             told.wait(1)
             told.clear()
@@ -117,8 +134,8 @@ def test_a_log_that_grows_while_its_thread_leaves_is_copied_back(
 ) -> None:
     """Otherwise it would grow for as long as the process lives."""
     monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 1)
-    monkeypatch.setattr(sqlite, "IDLE_SECONDS", 0.01)
-    with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
+    timing = Timing(checkpoint_idle_seconds=0.01)
+    with tenax.open(f"sqlite:///{tmp_path}/tenax.db", timing=timing) as journal:
         there, on = leaving("tenax-checkpoint")
         name = begin(journal)
         assert there.wait(SOON)
@@ -138,7 +155,7 @@ def test_threads_that_have_ended_are_forgotten(tmp_path: Path) -> None:
     """A process that waits for months starts the watcher often."""
     with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
         for _ in range(20):
-            with journal.store.hub.listening(ANY, lambda: None):
+            with journal.store.wakeups.listening(ANY, lambda: None):
                 pass
             for thread in threading.enumerate():
                 if thread.name == "tenax-watch":
@@ -147,18 +164,21 @@ def test_threads_that_have_ended_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_process_that_was_refused_at_first_is_known_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    """Only what is known to the store is looked for once it is dead: what it left in its spool would stay there."""
-    monkeypatch.setattr("tenax.journal.sqlite.BUSY_SECONDS", 0.2)
-    with tenax.open(f"sqlite:///{tmp_path}/tenax.db", patience=0.1) as journal:
+    """Recovery looks for the spools of known processes only. The spool of an unknown process would stay there."""
+    url, timing = f"sqlite:///{tmp_path}/tenax.db", Timing(turn_seconds=0.2)
+    with tenax.open(url, timing=timing) as journal:
+        journal.store.patience = 0.1
         with (tmp_path / "tenax.db-lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with pytest.raises(StoreBusy):
                 journal.claim("run:c_talk", "me", 30)
-        monkeypatch.undo()  # whoever waited in vain may have the lock for a moment
+        # A thread that waited in vain may still have the lock for a moment.
+        journal.store.patience = SOON
         assert journal.claim("run:c_talk", "me", 30) is not None
-        assert [each.id for each in journal.instances()] == [journal.instance]
+        instances = [instance.id for instance in journal.instances()]
+        assert instances == [journal.instance]
 
 
 def test_a_process_that_cannot_show_that_it_lives_is_told_in_a_sentence(
@@ -220,14 +240,17 @@ def test_a_commit_whose_log_cannot_be_copied_back_now_is_told_as_one(
     monkeypatch: pytest.MonkeyPatch,
     no_thread: Callable[[str], list[str]],
 ) -> None:
-    """It is stored. The log is copied back after a later one."""
+    """The commit is stored. A later commit starts the checkpoint."""
     monkeypatch.setattr(sqlite, "CHECKPOINT_PAGES", 1)
     refused = no_thread("tenax-checkpoint")
-    with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
+    # The thread of the later commit stays alive until the store is closed.
+    timing = Timing(checkpoint_idle_seconds=600.0)
+    with tenax.open(f"sqlite:///{tmp_path}/tenax.db", timing=timing) as journal:
         name = begin(journal, say("stored"))
         assert refused
         journal.append(name, [say("more")])
-        assert "checkpoint" in journal.store._threads  # type: ignore[attr-defined]
+        threads = [thread.name for thread in threading.enumerate()]
+        assert "tenax-checkpoint" in threads
         assert said(journal, name) == ["stored", "more"]
 
 
@@ -271,9 +294,8 @@ def test_ctrl_c_while_another_process_is_waited_for_leaves_nothing_locked(
             threading.Thread(target=interrupt, daemon=True).start()
             lock.wait(SOON)
 
-        with pytest.raises(
-            KeyboardInterrupt
-        ):  # in `wait`, wherever it is: outside of it, all tests would end
+        # in `wait`, wherever it is: outside of it, all tests would end
+        with pytest.raises(KeyboardInterrupt):
             wait()
     assert lock.wait(SOON)
 
@@ -292,10 +314,10 @@ def test_ctrl_c_while_the_writer_is_being_started_does_not_hang_the_close(
         return threads[-1]
 
     def commit(waiters: list[group.Waiter]) -> None:
-        for each in waiters:
-            each.settle([])
+        for waiter in waiters:
+            waiter.settle([])
 
-    monkeypatch.setattr(group, "started", interrupted)
+    monkeypatch.setattr(group, "start_thread", interrupted)
     queue = group.GroupCommit(commit, "test")
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt) if not threads else nullcontext():

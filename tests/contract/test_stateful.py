@@ -43,7 +43,7 @@ from tenax.events import (
     RunLate,
     RunSealed,
     RunStarted,
-    StretchEnded,
+    SegmentEnded,
 )
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Expect, Lease, Reader, Recorded
@@ -85,11 +85,11 @@ class Beside(RuleBasedStateMachine):
         self.touched: set[str] = set()
         self.repeats: list[tuple[str, str, bytes, list[Event], list[int]]] = []
         self.leases: dict[tuple[str, str], tuple[Lease, float]] = {}
-        self.fences: dict[tuple[str, str], int] = {}
+        self.terms: dict[tuple[str, str], int] = {}
         self.since = self.clock.monotonic()
 
     def teardown(self) -> None:
-        problems = [str(each) for each in verify(self.journal).problems]
+        problems = [str(problem) for problem in verify(self.journal).problems]
         self.journal.close()
         shutil.rmtree(self.folder)
         assert problems == []
@@ -159,13 +159,13 @@ class Beside(RuleBasedStateMachine):
 
     @rule(user=USERS, name=NAMES, again=st.booleans())
     def open(self, user: str, name: str, again: bool) -> None:
-        stretch = "s-same" if again else self.fresh("s")
+        segment = "s-same" if again else self.fresh("s")
         self.both(
             lambda: (
-                self.users[user].append(name, [ConversationOpened(user, stretch)])
+                self.users[user].append(name, [ConversationOpened(user, segment)])
                 and None
             ),
-            lambda: self.model.open(user, name, stretch) and None,
+            lambda: self.model.open(user, name, segment) and None,
         )
 
     @rule(
@@ -279,7 +279,7 @@ class Beside(RuleBasedStateMachine):
     def restore(self, user: str, name: str, back: int) -> None:
         found = self.conversation(user, name)
         edits = (
-            [each.seq for each in found.facts() if each.kind in {"rewound", "cleared"}]
+            [fact.seq for fact in found.facts() if fact.kind in {"rewound", "cleared"}]
             if found
             else []
         )
@@ -295,13 +295,13 @@ class Beside(RuleBasedStateMachine):
     @rule(user=USERS, name=NAMES, right=st.integers(0, 4))
     def end(self, user: str, name: str, right: int) -> None:
         found = self.conversation(user, name)
-        stretch = (found.stretch() if found and right == 0 else None) or "s-none"
+        segment = (found.segment() if found and right == 0 else None) or "s-none"
         self.append(
             user,
             name,
-            StretchEnded(stretch, "done"),
+            SegmentEnded(segment, "done"),
             "ended",
-            stretch=stretch,
+            segment=segment,
             reason="done",
         )
 
@@ -309,7 +309,7 @@ class Beside(RuleBasedStateMachine):
     def compact(self, user: str, name: str, back: int, since: int, wrong: int) -> None:
         found = self.conversation(user, name)
         head = self.head(user, name)
-        parent = (found.stretch() if found and wrong else None) or "s-none"
+        parent = (found.segment() if found and wrong else None) or "s-none"
         child = "s-same" if wrong == 1 else self.fresh("s")
         covers_to, folded_to = max(0, head - back), max(0, head - since)
         events: list[Event] = [
@@ -376,18 +376,18 @@ class Beside(RuleBasedStateMachine):
         upto = max(0, self.head(user, name) - back)
         if len(self.model.of(user)) > 5:
             return
-        stretch = self.fresh("s")
+        segment = self.fresh("s")
 
         def real() -> str:
-            return self.users[user].fork(name, upto=upto, stretch=stretch)
+            return self.users[user].fork(name, upto=upto, segment=segment)
 
         def model() -> None:
             self.model.get(user, name)
 
         made = self.both(real, model)
         if made is not None:
-            second = self.users[user].head(made).stretch or ""
-            self.model.fork(user, name, upto, made, stretch, second)
+            second = self.users[user].head(made).segment or ""
+            self.model.fork(user, name, upto, made, segment, second)
 
     @rule(
         user=USERS,
@@ -459,8 +459,8 @@ class Beside(RuleBasedStateMachine):
         lease = self.users[user].claim(name, "me", seconds, take_over=force)
         assert (lease is not None) == free
         if lease is not None:
-            assert lease.fence > self.fences.get((user, name), 0)
-            self.fences[user, name] = lease.fence
+            assert lease.term > self.terms.get((user, name), 0)
+            self.terms[user, name] = lease.term
             self.leases[user, name] = (lease, now + seconds)
 
     @rule(user=USERS, name=st.sampled_from(["run:1", "run:2"]))
@@ -481,18 +481,18 @@ class Beside(RuleBasedStateMachine):
         for user, journal in self.users.items():
             conversations = self.model.of(user)
             listed = {
-                each.conversation: each
+                summary.conversation: summary
                 for archived in (False, True)
-                for each in journal.conversations(archived=archived)
+                for summary in journal.conversations(archived=archived)
             }
-            assert set(listed) == {each.name for each in conversations}
-            for each in conversations:
+            assert set(listed) == {conversation.name for conversation in conversations}
+            for conversation in conversations:
                 if (
-                    each.head != self.seen.get((user, each.name))
-                    or each.name in self.touched
+                    conversation.head != self.seen.get((user, conversation.name))
+                    or conversation.name in self.touched
                 ):
-                    self.agree(journal, each, listed[each.name])
-                    self.seen[user, each.name] = each.head
+                    self.agree(journal, conversation, listed[conversation.name])
+                    self.seen[user, conversation.name] = conversation.head
             for reader in self.model.readers:
                 known = next(each for each in READERS if each.name == reader)
                 owed = {
@@ -500,10 +500,10 @@ class Beside(RuleBasedStateMachine):
                     for each in journal.behind(known)
                 }
                 assert owed == self.model.behind(reader, user)
-                for each in conversations:
+                for conversation in conversations:
                     assert (
-                        journal.cursor(known, each.name)
-                        == self.model.cursors[reader, user, each.name]
+                        journal.cursor(known, conversation.name)
+                        == self.model.cursors[reader, user, conversation.name]
                     )
         self.touched.clear()
 
@@ -521,7 +521,7 @@ class Beside(RuleBasedStateMachine):
             "revision",
             "epoch",
             "run",
-            "stretch",
+            "segment",
             "unanswered",
             "messages",
         )
@@ -543,21 +543,24 @@ class Beside(RuleBasedStateMachine):
             for row in journal.rows(model.name, limit=1000)
         ] == rows
         read = journal.read(model.name, limit=10_000)
-        assert [each.seq for each in read] == [each.seq for each in model.entries]
-        assert [each.erased for each in read] == [each.erased for each in model.entries]
-        assert [_text(each) for each in journal.messages(model.name)] == [
-            None if each.erased else each.fields["text"] for each in model.messages()
+        assert [each.seq for each in read] == [entry.seq for entry in model.entries]
+        assert [each.erased for each in read] == [
+            entry.erased for entry in model.entries
         ]
-        last = model.stretches()[-1]
+        assert [_text(message) for message in journal.messages(model.name)] == [
+            None if message.erased else message.fields["text"]
+            for message in model.messages()
+        ]
+        last = model.segments()[-1]
         live = [seq for _, seq, _ in rows if seq > last.covers_to]
         assert last.covers_to < head.context_from <= min([*live, head.head + 1])
-        for stretch in model.stretches():
-            found = journal.stretch(stretch.name)
+        for segment in model.segments():
+            found = journal.segment(segment.name)
             assert found is not None
             assert (found.conversation, found.parent, found.opened_seq, found.ended_seq, found.reason, found.covers_to) == (
-                model.name, stretch.parent, stretch.opened, stretch.ended, stretch.reason, stretch.covers_to,
+                model.name, segment.parent, segment.opened, segment.ended, segment.reason, segment.covers_to,
             )  # fmt: skip
-            assert found.messages == model.messages_in(stretch)
+            assert found.messages == model.messages_in(segment)
 
 
 def _partial(seq: int, request: int) -> Any:
@@ -593,7 +596,7 @@ class SqliteBeside(Beside):
 def test_an_engine_and_its_model_agree_after_every_step(
     machine: type[Beside], examples: int
 ) -> None:
-    """Transcript, counts, heads, list, stretches and cursors, for two users, and a store that proves itself."""
+    """Transcript, counts, heads, list, segments and cursors, for two users, and a store that proves itself."""
     run_state_machine_as_test(
         machine,
         settings=settings(

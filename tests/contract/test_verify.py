@@ -11,8 +11,8 @@ import pytest
 
 import tenax
 from tenax.events import ConversationOpened, MessageUser, RunStarted
-from tenax.journal.place import ALL_SEQS, SEQ_BITS
 from tenax.journal.plan import inner_hash
+from tenax.journal.row_key import ALL_SEQS, SEQ_BITS
 from tenax.journal.verify import store as check
 from tenax.journal.verify.store import Problem, Progress, verify
 from tenax.parts import Text
@@ -198,7 +198,7 @@ def an_erased_body_that_is_back(hands: Hands, world: World) -> None:
     )
 
 
-@damage("talk", "A fact and a partial have the same number")
+@damage("talk", "An event and a partial have the same number")
 def a_seq_in_both_tables(hands: Hands, world: World) -> None:
     at = hands.at("kept")
     hands.run(
@@ -339,12 +339,12 @@ for _column in ("first", "waiting", "dead"):
     _stray(_column)
 
 
-@damage("talk", "Stretch s_talk is missing from the index")
-def a_stretch_that_is_gone(hands: Hands, world: World) -> None:
+@damage("talk", "Segment s_talk is missing from the index")
+def a_segment_that_is_gone(hands: Hands, world: World) -> None:
     hands.run("delete from stretches where name = 's_talk'")
 
 
-@damage("talk", "Stretch s_talk has two children, s_talk_2 and s_rival")
+@damage("talk", "Segment s_talk has two children, s_talk_2 and s_rival")
 def a_second_child(hands: Hands, world: World) -> None:
     seq = world.seqs["compacted"]
     hands.run(
@@ -353,18 +353,18 @@ def a_second_child(hands: Hands, world: World) -> None:
     )  # fmt: skip
 
 
-@damage("talk", "Two stretches are open")
-def two_head_stretches(hands: Hands, world: World) -> None:
+@damage("talk", "Two segments are open")
+def two_head_segments(hands: Hands, world: World) -> None:
     hands.run("update stretches set ended_seq = null where name = 's_talk'")
 
 
-@damage("talk", "The index of stretch s_talk has messages 99")
-def the_messages_of_a_stretch(hands: Hands, world: World) -> None:
+@damage("talk", "The index of segment s_talk has messages 99")
+def the_messages_of_a_segment(hands: Hands, world: World) -> None:
     hands.run("update stretches set messages = 99 where name = 's_talk'")
 
 
 @damage("talk", "belongs to another user")
-def the_user_of_a_stretch(hands: Hands, world: World) -> None:
+def the_user_of_a_segment(hands: Hands, world: World) -> None:
     hands.run("update stretches set owner = 'bob' where name = 's_talk'")
 
 
@@ -711,7 +711,37 @@ def a_store_without_an_incarnation(hands: Hands, world: World) -> None:
     hands.run("update store set incarnation = ''")
 
 
-@pytest.mark.parametrize(("hurt", "where", "says"), DAMAGE)
+ON_EVERY_ENGINE: list[Hurt] = [
+    a_byte_of_a_body,
+    a_byte_of_a_digest,
+    a_fact_that_is_gone,
+    an_erased_body_that_is_back,
+    the_body_of_a_partial,
+    the_digest_of_the_head,
+    a_row_that_is_gone,
+    a_second_child,
+    how_a_run_ended,
+    a_cursor_past_the_head,
+    a_byte_of_a_blob,
+    events_of_a_deleted_conversation,
+    a_store_without_an_incarnation,
+]
+"""One damage of each kind. The code that finds damage is the same for every engine, so SQLite is enough for the others."""
+
+
+def damage_by_engine() -> list[Any]:
+    """Return the damages for each engine: all for SQLite, those of `ON_EVERY_ENGINE` for the others."""
+    return [
+        pytest.param(engine, *damage.values, id=f"{engine}-{damage.id}")
+        for engine in ("sqlite", "memory", "postgresql")
+        for damage in DAMAGE
+        if engine == "sqlite" or damage.values[0] in ON_EVERY_ENGINE
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine_url", "hurt", "where", "says"), damage_by_engine(), indirect=["engine_url"]
+)
 def test_damage_is_found_where_it_is(
     world: World, engine_url: str, hurt: Hurt, where: str | None, says: str
 ) -> None:
@@ -734,17 +764,16 @@ def test_damage_of_one_event_is_told_once(
     """One wrong digest does not make every later one wrong."""
     with hands(world, engine_url) as inside:
         hurt(inside, world)
-    assert [each.seq for each in verify(world.journal).problems] == [world.seqs["kept"]]
+    assert [problem.seq for problem in verify(world.journal).problems] == [
+        world.seqs["kept"]
+    ]
 
 
-def test_there_is_an_end_to_what_is_told(
-    world: World, engine_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A store that is wrong everywhere is told in a bounded report, which says that it is."""
-    monkeypatch.setattr(check, "PROBLEMS_MAX", 5)
+def test_there_is_an_end_to_what_is_told(world: World, engine_url: str) -> None:
+    """The report of a store with many problems is bounded, and says that there are more problems."""
     with hands(world, engine_url) as inside:
         inside.run(NO_ROW)
-    report = verify(world.journal)
+    report = verify(world.journal, problems_max=5)
     assert len(report.problems) == 5
     assert not report.complete
 
@@ -778,8 +807,8 @@ def file(tmp_path: Path) -> Path:
 
 def after(file: Path, *statements: str) -> list[Problem]:
     connection = apsw.Connection(str(file))
-    for each in statements:
-        connection.execute(each)
+    for statement in statements:
+        connection.execute(statement)
     connection.close()
     with tenax.open(f"sqlite:///{file}") as journal:
         return verify(journal).problems

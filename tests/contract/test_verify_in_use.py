@@ -21,10 +21,10 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.base import Reader
-from tenax.journal.place import SEQ_BITS
-from tenax.journal.store import Row, Store
+from tenax.journal.row_key import SEQ_BITS
+from tenax.journal.store import SqlRow, Store
 from tenax.journal.verify.store import Problem, verify
-from tenax.memory.facts import Facts
+from tenax.memory.entries import MemoryEntries
 from tenax.parts import Text
 from tests.support.world import NOTES, World, build, hands, words
 
@@ -40,7 +40,7 @@ def meanwhile(
     query, talk = store.query, store.num("ada", "c_talk")
     done: list[str] = []
 
-    def watched(each: str, /, **params: Any) -> list[Row]:
+    def watched(each: str, /, **params: Any) -> list[SqlRow]:
         if (
             each == name
             and not done
@@ -114,7 +114,7 @@ ACTS: dict[str, Callable[[World], object]] = {
     "guest": lambda world: world.say(
         "new", MessageUser([Text("and I?")], author="mallory")
     ),
-    "remember": lambda world: Facts(world.journal).add(
+    "remember": lambda world: MemoryEntries(world.journal).add(
         "new", conversation=world.talk, seq=world.seqs["kept"]
     ),
     "erase what was learned": lambda world: world.journal.erase(
@@ -155,7 +155,7 @@ def test_damage_is_found_while_others_write(monkeypatch: pytest.MonkeyPatch) -> 
             )
         query = journal.store.query
 
-        def busy(each: str, /, **params: Any) -> list[Row]:
+        def busy(each: str, /, **params: Any) -> list[SqlRow]:
             if each == "prove_runs":
                 monkeypatch.setattr(journal.store, "query", query)
                 world.say("new", words("new", ask=True))
@@ -163,7 +163,7 @@ def test_damage_is_found_while_others_write(monkeypatch: pytest.MonkeyPatch) -> 
             return query(each, **params)
 
         monkeypatch.setattr(journal.store, "query", busy)
-        found = [each.what for each in verify(journal).problems]
+        found = [problem.what for problem in verify(journal).problems]
         assert [what.split(" ")[0:4] for what in found] == [
             ["Its", "digest", "does", "not"],
             ["The", "list", "has", "title"],
@@ -211,5 +211,5 @@ def test_a_store_is_proved_while_threads_write(engine_url: str) -> None:
             for thread in threads:
                 thread.join()
         assert not failed
-        assert [shown(each.problems) for each in reports] == [""] * 6
+        assert [shown(report.problems) for report in reports] == [""] * 6
         assert verify(journal).ok

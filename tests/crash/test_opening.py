@@ -64,7 +64,7 @@ def test_nobody_else_can_read_a_store(tmp_path: Path) -> None:
             assert journal.instance
             assert journal.search("eyes").hits
             modes = {
-                each.name: each.stat().st_mode & 0o077 for each in tmp_path.iterdir()
+                path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()
             }
     finally:
         os.umask(before)
@@ -272,7 +272,7 @@ def test_a_store_that_was_away_for_a_moment_has_lost_nothing(tmp_path: Path) -> 
         with pytest.raises(StoreUnavailable, match=r"moved, replaced or deleted"):
             journal.read(name)
         with (
-            journal.store.hub.listening(1, lambda: None),
+            journal.store.wakeups.listening(1, lambda: None),
             pytest.raises(StoreUnavailable),
         ):
             journal.append(name, [say("after")])
@@ -378,7 +378,7 @@ def test_processes_that_make_the_same_store_at_once_share_it(bare_url: str) -> N
     assert finish_all(children) == [0] * OPENERS
     assert len({line[1] for child in children for line in child.lines}) == 1
     with tenax.open(bare_url) as journal:
-        assert {each.conversation for each in journal.conversations()} == {
+        assert {summary.conversation for summary in journal.conversations()} == {
             f"c-{me}" for me in range(OPENERS)
         }
         assert verify(journal).problems == []

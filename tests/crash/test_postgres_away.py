@@ -227,6 +227,6 @@ def test_a_writer_killed_at_any_step_loses_nothing(postgres_url: str) -> None:
                     )
                     told[name][int(seq)] = text
         for name, expected in told.items():
-            stored = {each.seq: each.event for each in journal.messages(name)}
+            stored = {message.seq: message.event for message in journal.messages(name)}
             assert all(str(stored[seq]).count(text) for seq, text in expected.items())
         assert verify(journal).problems == []

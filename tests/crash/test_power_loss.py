@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -18,15 +17,17 @@ import pytest
 
 import tenax
 from tenax.agent.partials import Partials
+from tenax.clock import Timing
 from tenax.events import ReplyDelta
 from tenax.journal import LOCAL_USER, Journal
-from tenax.journal.store import FLUSH_SECONDS
 from tenax.testing import SimClock
 from tests.contract.engine.base import begin, delta, say
 from tests.contract.failing_vfs import FaultVfs
+from tests.support.needs import Missing
 
 pytestmark = pytest.mark.crash
 
+FLUSH_SECONDS = Timing().flush_seconds
 PIECES = 100
 PAUSE = 0.1
 
@@ -52,9 +53,8 @@ def test_partials_are_flushed_while_an_answer_streams(tmp_path: Path) -> None:
                     missing = n + 1 - len(kept(left, name))
                 assert missing * PAUSE < 1.0
             clock.advance(PAUSE)
-        assert (
-            disk.count("sync", "wal") - flushes <= PIECES * PAUSE / FLUSH_SECONDS + 1
-        )  # and not with every piece
+        # and not with every piece
+        assert disk.count("sync", "wal") - flushes <= PIECES * PAUSE / FLUSH_SECONDS + 1
         journal.close()
 
 
@@ -100,7 +100,7 @@ async def test_the_last_words_are_flushed_when_a_model_falls_silent() -> None:
         if not text:
             flushed.set()
 
-    partials = Partials(store, store)
+    partials = Partials(store, store, Timing(flush_seconds=0.01))
     partials.add("some words")
     async with asyncio.timeout(60):
         await flushed.wait()
@@ -141,7 +141,7 @@ def mounted(image: Path, folder: Path) -> Iterator[None]:
         check=False,
     )
     if done.returncode:
-        pytest.skip(f"no image can be mounted here: {done.stderr.strip()}")
+        raise Missing("loop mounts", done.stderr.strip())
     try:
         yield
     finally:
@@ -149,14 +149,12 @@ def mounted(image: Path, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("mkfs.ext4") is None,
-    reason="needs root and mkfs.ext4",
-)
 def test_a_real_file_system_that_goes_down_keeps_all_but_the_last_second(
     tmp_path: Path,
 ) -> None:
     """A real ext4 is shut down without a flush, in the midst of an answer, and mounted again."""
+    if os.geteuid() != 0:
+        raise Missing("loop mounts", "only root may mount an image.")
     image, folder = tmp_path / "disk.img", tmp_path / "disk"
     with image.open("wb") as file:
         file.truncate(64 << 20)

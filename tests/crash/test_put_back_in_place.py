@@ -134,7 +134,7 @@ def test_a_witness_keeps_what_the_store_has_lost_although_it_has_grown_past_it(
         # its own thread may have been quicker, and is looking now
         wait_until(lambda: bool(server.missing))
         assert [str(missing) for missing in server.missing] == [
-            f"{kept}: event 3 is not the one that was stored."
+            f"{kept}: event 3 is not the event that was stored."
         ]
         with pytest.raises(StoreIncomplete):
             ada.append(kept, [say("third")])

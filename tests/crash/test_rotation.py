@@ -55,9 +55,9 @@ def test_a_kill_at_any_point_of_the_rotation_leaves_no_stranded_transcript(
                 assert db.try_acquire_compression_lock(head, "next")
                 assert isinstance(db.rotate(head, summary="again"), Compacted)
             else:
-                assert [each["content"] for each in db.get_messages(children[0])] == [
-                    "what was said"
-                ]
+                assert [
+                    message["content"] for message in db.get_messages(children[0])
+                ] == ["what was said"]
             assert len(db.children(head)) == 1
             assert verify(db.journal).ok
     assert all(killed[point] for point in POINTS)

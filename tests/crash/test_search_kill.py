@@ -12,13 +12,13 @@ import tenax
 from tenax.journal import Journal
 from tenax.journal.search import indexer
 from tenax.journal.search.query import parse
-from tenax.journal.search.search import WordSearch
 from tests.contract.engine.base import begin, say
 from tests.support.children import Child, Teller, finish_all
+from tests.support.counts import repeat
 
 pytestmark = pytest.mark.crash
 
-KILLS = 20
+KILLS = repeat(20, 200)
 CONVERSATIONS = 40
 MESSAGES = 25
 
@@ -54,8 +54,7 @@ def found(journal: Journal) -> Counter[str]:
 
 def indexed(journal: Journal) -> int:
     """How many the index itself has, which the journal would correct."""
-    assert isinstance(journal.words, WordSearch)
-    proposed = journal.words._index.propose(
+    proposed = journal.words.index.propose(
         "ada", parse("needle"), num=None, before=None, limit=100_000
     )
     assert len(proposed.keys) == len(set(proposed.keys))

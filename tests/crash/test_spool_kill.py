@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tenax.journal.spool import Entry, Spool, left
+from tenax.journal.spool import HeldEvent, Spool, left
 from tests.support.children import Child, Teller, finish_all
+from tests.support.counts import repeat
 
 pytestmark = pytest.mark.crash
 
-KILLS = 40
+KILLS = repeat(40, 200)
 SWEEPS = 20
 SWEEPERS = 3
 
@@ -37,15 +38,15 @@ def spool_for_ever(teller: Teller, folder: str, instance: str) -> None:
 
     def talk(run: str) -> None:
         for n in count():
-            spool.write(Entry("ada", "c_1", run, "reply.delta", body(run, n), n))
+            spool.write(HeldEvent("ada", "c_1", run, "reply.delta", body(run, n), n))
             teller.tell("wrote", run, n)
 
     threads = [
         threading.Thread(target=talk, args=(f"{instance}.{n}",), daemon=True)
         for n in range(2)
     ]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     threads[0].join(60)
 
 
@@ -65,11 +66,11 @@ def test_every_entry_whose_write_returned_is_read_back_once_and_in_order(
 
         (spool,) = left(tmp_path, dead)
         read = defaultdict(list)
-        for each in spool.read():
-            read[each.run].append(each)
+        for event in spool.read():
+            read[event.run].append(event)
         for run, entries in read.items():
-            assert [each.index for each in entries] == list(range(len(entries)))
-            assert [each.body for each in entries] == [
+            assert [entry.index for entry in entries] == list(range(len(entries)))
+            assert [entry.body for entry in entries] == [
                 body(run, n) for n in range(len(entries))
             ]
         for run, many in told.items():
@@ -97,11 +98,11 @@ def test_sweeps_at_the_same_time_never_both_get_one(tmp_path: Path) -> None:
         names = {f"i_{number}.{n}" for n in range(4)}
         for name in names:
             spool = Spool(tmp_path, name)
-            spool.write(Entry("ada", "c_1", "r_1", "reply.delta", b"words", 1))
+            spool.write(HeldEvent("ada", "c_1", "r_1", "reply.delta", b"words", 1))
             spool.close(remove=False)
         sweepers = [Child(sweep, str(tmp_path), False) for _ in range(SWEEPERS)]
         assert finish_all(sweepers) == [0] * SWEEPERS
-        got = sorted(tuple(line) for each in sweepers for line in each.lines)
+        got = sorted(tuple(line) for sweeper in sweepers for line in sweeper.lines)
         assert got == sorted(("got", name, "1") for name in names)
         assert list(tmp_path.iterdir()) == []
 
@@ -110,7 +111,7 @@ def test_what_a_killed_sweeper_had_in_hand_goes_to_the_next(tmp_path: Path) -> N
     """The kernel frees its locks; until then nobody else gets them."""
     for name in ("i_1", "i_2"):
         spool = Spool(tmp_path, name)
-        spool.write(Entry("ada", "c_1", "r_1", "reply.delta", b"words", 1))
+        spool.write(HeldEvent("ada", "c_1", "r_1", "reply.delta", b"words", 1))
         spool.close(remove=False)
     sweeper = Child(sweep, str(tmp_path), True)
     sweeper.read_until(1)

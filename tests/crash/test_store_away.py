@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import gc
 import os
 import resource
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ import msgspec
 import pytest
 
 import tenax
-from tenax.agent import spooling as agent_held
+from tenax.agent import spooling
+from tenax.assembly import Runtime
 from tenax.cli.ask import ask
 from tenax.config import Config
 from tenax.errors import StoreUnavailable
@@ -41,12 +44,11 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.spool import ROOM_BYTES, Entry, Spool, left
+from tenax.journal.spool import ROOM_BYTES, HeldEvent, Spool, left
 from tenax.journal.verify.store import verify
-from tenax.models import Call, Piece, Reply, ScriptedModel
+from tenax.models import Piece, Reply, ScriptedCall, ScriptedModel
 from tenax.parts import Text
 from tenax.recovery import repair
-from tenax.runtime.runtime import Runtime
 from tenax.sessions import SessionDB
 from tenax.testing import FaultyJournal
 from tenax.views.context import CUT_NOTE
@@ -67,14 +69,14 @@ from tests.support.runs import (
     prose,
     told,
     until,
+    with_timing,
 )
 from tests.support.served import Pace, environment
 from tests.support.turns import set_up
 
 pytestmark = pytest.mark.crash
 
-SECONDS = 30.0
-CLOSE_SECONDS = 5.0
+SECONDS = 60.0
 FIRST_WORDS = 10
 WORDS = " ".join(f"w{n}" for n in range(110))
 STREAM = Reply(words=WORDS, pause=0.02)
@@ -158,7 +160,7 @@ async def later(work: Callable[[], Any], seconds: float = SECONDS) -> Any:
             await asyncio.sleep(0.05)
 
 
-class Held:
+class HeldCounts:
     """What `on_held` was told."""
 
     def __init__(self) -> None:
@@ -188,7 +190,7 @@ async def test_an_answer_in_flight_is_complete_afterwards_and_there_once(
     away: Away, tmp_path: Path
 ) -> None:
     """It streams to its end though the store is away; meanwhile nothing is begun, and the face is told."""
-    held, model = Held(), Gated([STREAM, "never"])
+    held, model = HeldCounts(), Gated([STREAM, "never"])
     runtime = Runtime(
         away.config(tmp_path), journal=away.journal, models=[model], on_held=held
     )
@@ -206,7 +208,7 @@ async def test_an_answer_in_flight_is_complete_afterwards_and_there_once(
         await held.until(lambda counts: counts[-1] == 0)
         assert held.counts[:-1] == sorted(held.counts[:-1])
         await later(lambda: until(runtime, name, "run.finished"))
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         rows = await runtime.transcript(name)
         assert [(row.kind, row.state, row.text) for row in rows] == [
             ("user", "", "q"),
@@ -222,10 +224,15 @@ async def test_a_turn_that_needs_a_tool_waits_and_then_goes_on(
     away: Away, tmp_path: Path
 ) -> None:
     """The answer that asks for it is held; the tool is used once the store is back, and the model asked again."""
-    held, file = Held(), tmp_path / "notes"
+    held, file = HeldCounts(), tmp_path / "notes"
     words = " ".join(f"w{n}" for n in range(60))
     model = Gated(
-        [Reply(words=words, pause=0.02, calls=[Call("note", {"text": "milk"})]), "done"]
+        [
+            Reply(
+                words=words, pause=0.02, calls=[ScriptedCall("note", {"text": "milk"})]
+            ),
+            "done",
+        ]
     )
     runtime = Hands(
         away.config(tmp_path), journal=away.journal, models=[model], on_held=held
@@ -268,7 +275,7 @@ async def test_the_room_of_the_spool_was_taken_before_the_disk_was_full(
     small_disk: Path,
 ) -> None:
     """The store and the spool lie on one disk, and that is full."""
-    held, model = Held(), Gated([STREAM])
+    held, model = HeldCounts(), Gated([STREAM])
     config = config_of(f"sqlite:///{small_disk}/tenax.db", small_disk)
     async with Runtime(config, models=[model], on_held=held) as runtime:
         name = await runtime.new()
@@ -289,7 +296,7 @@ async def test_the_room_of_the_spool_was_taken_before_the_disk_was_full(
 
 def room_taken(home: Path) -> int:
     """By the one spool that there is, once it is there."""
-    return sum(each.stat().st_blocks * 512 for each in home.glob("spool/*/spool"))
+    return sum(path.stat().st_blocks * 512 for path in home.glob("spool/*/spool"))
 
 
 def is_small(disk: Path) -> bool:
@@ -311,7 +318,7 @@ async def test_closing_while_the_store_is_away_is_quick_and_loses_nothing(
     server: PostgresServer, tmp_path: Path
 ) -> None:
     """What was held stays in the spool; the next start hands it in and goes on."""
-    held, config = Held(), config_of(server.create_database(), tmp_path)
+    held, config = HeldCounts(), config_of(server.create_database(), tmp_path)
     runtime = Runtime(config, models=[ScriptedModel([ENDLESS])], on_held=held)
     await runtime.start()
     name = await runtime.new()
@@ -320,13 +327,13 @@ async def test_closing_while_the_store_is_away_is_quick_and_loses_nothing(
     await asyncio.to_thread(server.stop, "immediate")
     try:
         await held.until(lambda counts: counts[-1] > 0)
-        began = time.monotonic()
-        await runtime.close()
-        # a store's patience would be thirty
-        assert time.monotonic() - began < 2 * CLOSE_SECONDS
+        # An append that waited for the store would wait for longer than this test may take.
+        runtime.journal.store.patience = 600.0
+        async with asyncio.timeout(SECONDS):
+            await runtime.close()
     finally:
         await asyncio.to_thread(server.start)
-    text = held_text(config.places.data / "spool")
+    text = held_text(config.directories.data / "spool")
     async with Runtime(config, models=[ScriptedModel(["again"])]) as runtime:
         await until(runtime, name, "run.finished", nth=2)
         earlier, again = prose(await runtime.transcript(name))
@@ -400,7 +407,7 @@ async def test_what_a_killed_process_held_is_in_the_transcript_once(
     assert child.finish() == -9
     if server:
         await asyncio.to_thread(server.start)
-    held = held_text(config.places.data / "spool")
+    held = held_text(config.directories.data / "spool")
     assert held.strip("?")
     async with Runtime(config, models=[ScriptedModel(["again"])]) as runtime:
         end = await until(runtime, name, "run.finished")
@@ -414,7 +421,7 @@ async def test_what_a_killed_process_held_is_in_the_transcript_once(
         assert prose(rows) == [cut.text, *(["again"] if resume == "auto" else [])]
         marker = next(row for row in rows if row.kind == "marker")
         assert marker.state == ("resumed" if resume == "auto" else "recovered")
-    assert list((config.places.data / "spool").glob("*/spool")) == []
+    assert list((config.directories.data / "spool").glob("*/spool")) == []
 
 
 # -- handing in what a dead process held ---------------------------------------------------------------------------
@@ -432,7 +439,7 @@ def leave_a_spool(teller: Teller, url: str, home: str, name: str, answer: str) -
         name, [ModelRequested(asked.seq, "0", "script", 60)], run="r-1", lease=lease
     )
     journal.append(name, [ReplyDelta(request.seq, 0, "one ")], run="r-1", lease=lease)
-    spool = Spool(config.places.data / "spool", f"{journal.instance}.1")
+    spool = Spool(config.directories.data / "spool", f"{journal.instance}.1")
     held: list[Event] = [
         ReplyDelta(request.seq, 0, "one two "),
         ReplyDelta(request.seq, 8, "three"),
@@ -440,7 +447,7 @@ def leave_a_spool(teller: Teller, url: str, home: str, name: str, answer: str) -
     if answer:
         held.append(MessageAssistant([Text("one two three four")], request.seq))
     for event in held:
-        spool.write(Entry("local", name, "r-1", event.kind, encode(event), 0))
+        spool.write(HeldEvent("local", name, "r-1", event.kind, encode(event), 0))
     if answer == "stored":
         journal.append(name, held[2:], run="r-1", lease=lease)
     teller.tell(journal.instance)
@@ -450,7 +457,7 @@ def leave_a_spool(teller: Teller, url: str, home: str, name: str, answer: str) -
 def spooled(config: Config, name: str, answer: str = "") -> str:
     """The instance of a process that was killed with text in its spool."""
     child = Child(
-        leave_a_spool, config.store_url, str(config.places.data), name, answer
+        leave_a_spool, config.store_url, str(config.directories.data), name, answer
     )
     child.read_until(1)
     child.kill()
@@ -491,12 +498,12 @@ async def test_a_spool_is_handed_in_as_part_of_the_run_while_that_is_open(
     instance = spooled(config, name)
     assert await shown(config, name) == "one two three"
     with tenax.open(config.store_url) as journal:
-        kinds = [each.kind for each in journal.read(name)]
+        kinds = [event.kind for event in journal.read(name)]
         assert (kinds.count(MessagePartial.kind), kinds.count(RunLate.kind)) == (1, 0)
         assert {each.id: each.swept_at is not None for each in journal.instances()}[
             instance
         ]
-    assert list((config.places.data / "spool").iterdir()) == []
+    assert list((config.directories.data / "spool").iterdir()) == []
 
 
 @pytest.mark.parametrize("answer", ["held", "stored"])
@@ -546,8 +553,8 @@ async def test_the_model_sees_what_was_held_once_or_not_at_all(
     (body,) = model.bodies
     seen = [
         part["text"]
-        for each in msgspec.json.decode(body)["messages"]
-        for part in each["parts"]
+        for message in msgspec.json.decode(body)["messages"]
+        for part in message["parts"]
     ]
     assert seen == (["q"] if resumed else ["q", "one two three" + CUT_NOTE, "next"])
 
@@ -581,10 +588,10 @@ async def test_a_kill_while_a_spool_is_handed_in_loses_and_doubles_nothing(
     if ended:
         with SessionDB(url=config.store_url) as db:
             repair(db, "s-1", "r-1")
-    child = Child(sweep_and_die, config.store_url, str(config.places.data), point)
+    child = Child(sweep_and_die, config.store_url, str(config.directories.data), point)
     assert child.finish() in {-9, 0}
     assert await shown(config, name) == "one two three"
-    assert list((config.places.data / "spool").iterdir()) == []
+    assert list((config.directories.data / "spool").iterdir()) == []
 
 
 def sweep(teller: Teller, url: str, home: str) -> None:
@@ -623,7 +630,7 @@ async def test_two_processes_that_sweep_at_once_hand_it_in_once(
     """One of them has the spool, whoever ends the run."""
     spooled(config, name)
     children = [
-        Child(sweep, config.store_url, str(config.places.data)) for _ in range(3)
+        Child(sweep, config.store_url, str(config.directories.data)) for _ in range(3)
     ]
     assert finish_all(children) == [0] * 3
     assert await shown(config, name) == "one two three"
@@ -639,7 +646,7 @@ async def test_what_belongs_to_a_deleted_conversation_goes_with_it(
         db.delete_session("s-1")
     async with Runtime(config) as runtime:
         assert await runtime.journal.conversations() == []
-    assert list((config.places.data / "spool").iterdir()) == []
+    assert list((config.directories.data / "spool").iterdir()) == []
 
 
 async def test_a_damaged_spool_stays_for_a_person_and_holds_nothing_up(
@@ -647,9 +654,9 @@ async def test_a_damaged_spool_stays_for_a_person_and_holds_nothing_up(
 ) -> None:
     """What is stored is shown; nobody says that no more will come."""
     instance = spooled(config, name)
-    file = config.places.data / "spool" / f"{instance}.1" / "spool"
+    file = config.directories.data / "spool" / f"{instance}.1" / "spool"
     folder = Spool(file.parent.parent, file.parent.name, make=False)
-    folder.write(Entry("local", name, "r-1", "reply.delta", b"not JSON", 0))
+    folder.write(HeldEvent("local", name, "r-1", "reply.delta", b"not JSON", 0))
     folder.close(remove=False)
     async with Runtime(config) as runtime:
         assert prose(await runtime.transcript(name)) == ["one "]
@@ -663,7 +670,7 @@ async def test_what_was_held_of_a_run_that_another_took_waits_for_nobody_any_mor
     config: Config,
 ) -> None:
     """It is stored as late output: nothing is said to wait, and the room in the spool is free again."""
-    told_of = Held()
+    told_of = HeldCounts()
     with tenax.open(config.store_url) as plain, tenax.open(config.store_url) as other:
         journal = FaultyJournal(plain)
         models = [ScriptedModel([STREAM])]
@@ -679,7 +686,7 @@ async def test_what_was_held_of_a_run_that_another_took_waits_for_nobody_any_mor
             hold.release()
             await until(runtime, name, RunLate.kind)
             await told_of.until(lambda counts: counts[-1] == 0)
-            assert runtime._held._runs == {}
+            assert runtime._spool._runs == {}
 
 
 async def test_a_spool_that_cannot_be_taken_away_holds_up_no_other(
@@ -705,7 +712,7 @@ async def test_a_spool_that_cannot_be_taken_away_holds_up_no_other(
             assert prose(await runtime.transcript(each)) == ["one two three"]
     async with Runtime(config) as runtime:
         assert prose(await runtime.transcript(name)) == ["one two three"]
-    assert list((config.places.data / "spool").iterdir()) == []
+    assert list((config.directories.data / "spool").iterdir()) == []
 
 
 async def test_a_conversation_that_cannot_be_read_holds_up_no_repair(
@@ -731,18 +738,18 @@ async def test_a_moment_without_room_for_one_more_file_ends_no_upkeep(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A process that runs for months may meet its limit once; what a dead process leaves later is still seen to."""
-    monkeypatch.setattr("tenax.runtime.runtime._UPKEEP_SECONDS", 0.05)
+    config = with_timing(config, upkeep_seconds=0.05)
     async with Runtime(
         config, models=[ScriptedModel([STREAM])], serves=True
     ) as runtime:
-        await runtime._held.prepare()
+        await runtime._spool.prepare()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (4, hard))
         try:
             await remembering.until(
                 lambda: any(
-                    getattr(each, "action", "") == "upkeep_waits"
-                    for each in caplog.records
+                    getattr(record, "action", "") == "upkeep_waits"
+                    for record in caplog.records
                 )
             )
         finally:
@@ -759,22 +766,23 @@ async def test_a_disk_that_hangs_keeps_nobody_from_ending(
 
     def hang(_file: int) -> None:
         hangs.set()
-        goes_on.wait(SECONDS)
+        goes_on.wait()
 
     with tenax.open(config.store_url) as journal:
-        held = agent_held.Held(
-            AsyncJournal(journal), config.places.data / "spool", lambda *_: None
+        held = spooling.OutputSpool(
+            AsyncJournal(journal), config.directories.data / "spool", lambda *_: None
         )
         await held.prepare()
         monkeypatch.setattr("tenax.journal.spool._flush", hang)
         holding = asyncio.create_task(held.hold(name, "r-1", ReplyDelta(1, 0, "words")))
         assert await asyncio.to_thread(hangs.wait, SECONDS)
-        began = time.monotonic()
-        await held.close()
-        took = time.monotonic() - began
-        goes_on.set()
+        try:
+            # The disk hangs until the end of this block.
+            async with asyncio.timeout(SECONDS):
+                await held.close()
+        finally:
+            goes_on.set()
         await holding
-        assert took < 5 * CLOSE_SECONDS
 
 
 async def test_a_spool_that_fails_when_nobody_waits_for_it_is_no_surprise(
@@ -794,7 +802,9 @@ async def test_a_spool_that_fails_when_nobody_waits_for_it_is_no_surprise(
             raise StoreUnavailable("It may only be read.")
 
         store.instance = instance  # type: ignore[method-assign]
-        held = agent_held.Held(store, config.places.data / "spool", lambda *_: None)
+        held = spooling.OutputSpool(
+            store, config.directories.data / "spool", lambda *_: None
+        )
         waiting = asyncio.create_task(held.prepare())
         await asked.wait()
         waiting.cancel()
@@ -816,7 +826,7 @@ async def test_a_spool_of_another_store_is_left_alone(
     """The same folder, another store: its conversations are not missing, they are elsewhere."""
     spooled(config, name)
     async with Runtime(
-        config_of(f"sqlite:///{tmp_path}/other.db", config.places.data)
+        config_of(f"sqlite:///{tmp_path}/other.db", config.directories.data)
     ) as runtime:
         assert await runtime.journal.conversations() == []
     assert await shown(config, name) == "one two three"
@@ -835,9 +845,9 @@ def test_a_spool_can_be_made_while_others_sweep(tmp_path: Path) -> None:
     sweeper.read_until(1)
     for n in range(30):
         spool = Spool(tmp_path, f"i_{n}.1")
-        spool.write(Entry("local", "c-1", "r-1", "reply.delta", b"words", 0))
+        spool.write(HeldEvent("local", "c-1", "r-1", "reply.delta", b"words", 0))
         assert (tmp_path / f"i_{n}.1" / "spool").exists()
-        assert [each.body for each in spool.read()] == [b"words"]
+        assert [event.body for event in spool.read()] == [b"words"]
         spool.close(remove=True)
     sweeper.kill()
     assert sweeper.finish() == -9
@@ -862,28 +872,36 @@ def test_a_question_says_once_that_the_store_is_away_and_once_that_it_is_back(
     with asked:
         assert asked.stdout is not None
         said = asked.stdout.read(20)
-        while room_taken(tmp_path) < ROOM_BYTES:
-            time.sleep(0.01)
-        full = (tmp_path / "tenax.db-wal").stat().st_size
-        usual = resource.prlimit(asked.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(asked.pid, resource.RLIMIT_FSIZE, (full, usual[1]))
-        pace.say()
         assert asked.stderr is not None
         told = b""
-        while b"does not answer" not in told:
-            line = asked.stderr.readline()
-            assert line, told
-            told += line
-        resource.prlimit(asked.pid, resource.RLIMIT_FSIZE, usual)
+        # Whoever has this lock keeps every writer of the store waiting.
+        with (tmp_path / "tenax.db-lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            pace.say()
+            # A line of the log may say the same earlier.
+            while b"tenax: the store is not responding" not in told:
+                line = asked.stderr.readline()
+                assert line, told
+                told += line
         rest, more = asked.communicate(timeout=SECONDS)
         told += more
     assert (asked.returncode, (said + rest).decode()) == (0, f"{WORDS}\n")
     assert b"Traceback" not in told
     ours = [line for line in told.decode().splitlines() if line.startswith("tenax: ")]
     assert ours == [
-        "tenax: the store does not answer; what comes meanwhile is held on this host.",
-        "tenax: the store answers again.",
+        "tenax: the store is not responding. The answer is saved on this host until it is back.",
+        "tenax: the store responds again.",
     ]
+
+
+PATIENT = """
+import sys
+import tenax
+from tenax.__main__ import main
+tenax.open.__kwdefaults__["patience"] = 600.0
+sys.exit(main())
+"""
+"""The command `tenax`, with appends that wait for the store for longer than a test may take."""
 
 
 def test_ctrl_c_ends_a_question_while_the_server_is_away(tmp_path: Path) -> None:
@@ -892,7 +910,7 @@ def test_ctrl_c_ends_a_question_while_the_server_is_away(tmp_path: Path) -> None
     with PostgresServer() as server:
         env = environment(tmp_path) | {"TENAX_STORE": server.create_database()}
         asked = subprocess.Popen(
-            [sys.executable, "-m", "tenax", "-p", "go"],
+            [sys.executable, "-c", PATIENT, "-p", "go"],
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -905,12 +923,12 @@ def test_ctrl_c_ends_a_question_while_the_server_is_away(tmp_path: Path) -> None
             server.stop("immediate")
             while b"does not answer" not in (line := asked.stderr.readline()):
                 assert line
-            began = time.monotonic()
             asked.send_signal(signal.SIGINT)
-            _, told = asked.communicate(timeout=4 * SECONDS)
-            took = time.monotonic() - began
+            try:
+                _, told = asked.communicate(timeout=SECONDS)
+            finally:
+                asked.kill()
     assert (asked.returncode, b"Traceback" in told) == (130, False), told
-    assert took < 5 * CLOSE_SECONDS
 
 
 STEPS = f"{WORDS}\ndone\n"
@@ -924,15 +942,17 @@ class Impatient(Runtime):
         self.may = threading.Event()
         self.shown = threading.Event()
         self.refused = threading.Event()
-        self.own = tenax.open(config.store_url, patience=0.5)
-        model = Gated([Reply(words=WORDS, calls=[Call("none", {})]), "done"], self.may)
+        self.own = tenax.open(config.store_url, patience=1.0, timing=config.timing)
+        model = Gated(
+            [Reply(words=WORDS, calls=[ScriptedCall("none", {})]), "done"], self.may
+        )
         super().__init__(config, journal=self.own, models=[model], **how)
 
     async def follow(
-        self, conversation: str, after: Any = 0
+        self, conversation: str, after: Any = 0, **how: Any
     ) -> AsyncGenerator[Any, None]:
         try:
-            async for at, changes in super().follow(conversation, after):
+            async for at, changes in super().follow(conversation, after, **how):
                 yield at, changes
                 if any(isinstance(change, Grow) for change in changes):
                     self.shown.set()
@@ -951,7 +971,6 @@ def test_a_question_shows_each_word_once_after_a_crash_that_takes_numbers_back(
         made.set_result(Impatient(*args, **how))
         return made.result()
 
-    monkeypatch.setattr("tenax.journal.postgres.store.BORROW_SECONDS", 0.2)
     monkeypatch.setattr(sys.modules[ask.__module__], "Runtime", make)
     # The server flushes nothing by itself, so what was stored without a flush is lost.
     with (
@@ -959,6 +978,8 @@ def test_a_question_shows_each_word_once_after_a_crash_that_takes_numbers_back(
         ThreadPoolExecutor(1) as pool,
     ):
         config = config_of(server.create_database(), tmp_path)
+        config = replace(config, context_files=False)
+        config = with_timing(config, reader_seconds=0.5)
 
         def crash() -> None:
             runtime = made.result(SECONDS)
@@ -976,7 +997,6 @@ def test_a_question_shows_each_word_once_after_a_crash_that_takes_numbers_back(
             conversation=None,
             how="queue",
             as_json=False,
-            context_files=False,
         )
         crashing.result()
         made.result().own.close()
@@ -990,7 +1010,8 @@ def test_a_question_shows_each_word_once_after_a_crash_of_a_minute(
 ) -> None:
     """The same with the real command and its own patience."""
     set_up(
-        tmp_path, [Reply(words=WORDS, calls=[Call("none", {})]), Reply(words="done")]
+        tmp_path,
+        [Reply(words=WORDS, calls=[ScriptedCall("none", {})]), Reply(words="done")],
     )
     pace = Pace(tmp_path, FIRST_WORDS)
     with PostgresServer({"wal_writer_delay": "10s"}) as server:
@@ -1009,5 +1030,5 @@ def test_a_question_shows_each_word_once_after_a_crash_of_a_minute(
             pace.say()
             time.sleep(50)  # the absence itself
             server.start()
-            rest, told = asked.communicate(timeout=4 * SECONDS)
+            rest, told = asked.communicate(timeout=2 * SECONDS)
     assert (asked.returncode, (said + rest).decode()) == (0, STEPS), told

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from tenax.agent.recovery import UNKNOWN_OUTCOME
+from tenax.assembly import Runtime
 from tenax.events import MessageAssistant, ToolFinished, ToolStarted
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
@@ -26,7 +27,6 @@ from tenax.journal.verify.store import verify
 from tenax.models import Piece, ScriptedModel
 from tenax.models.base import Answer
 from tenax.parts import Part, Text, ToolCall, ToolResult
-from tenax.runtime.runtime import Runtime
 from tenax.tools.base import Call
 from tests.support.children import Child, Teller
 from tests.support.runs import config_of
@@ -102,12 +102,14 @@ STEPS = (
 
 def plan(messages: list[dict[str, Any]]) -> list[Part]:
     """The next call: a function of what was said. What may have been done is looked at before it is done again."""
-    parts = [msgspec.convert(part, Part) for each in messages for part in each["parts"]]
+    parts = [
+        msgspec.convert(part, Part) for message in messages for part in message["parts"]
+    ]
     calls = [part.id for part in parts if isinstance(part, ToolCall)]
     results = {part.call: part.text for part in parts if isinstance(part, ToolResult)}
     for n, step in enumerate(STEPS):
-        tries = [each for each in calls if each.startswith(f"{n}.do.")]
-        checks = [each for each in calls if each.startswith(f"{n}.look.{len(tries)}.")]
+        tries = [call for call in calls if call.startswith(f"{n}.do.")]
+        checks = [call for call in calls if call.startswith(f"{n}.look.{len(tries)}.")]
         said = results.get(tries[-1], "") if tries else None
         if said is not None and UNKNOWN_OUTCOME not in said:
             assert step.says in said, f"{step.name}: {said}"
@@ -151,7 +153,7 @@ def is_of(step: int, event: object) -> bool:
     calls = [event.call] if isinstance(event, ToolStarted | ToolFinished) else []
     if isinstance(event, MessageAssistant):
         calls = [part.id for part in event.parts if isinstance(part, ToolCall)]
-    return any(each.startswith(f"{step}.") for each in calls)
+    return any(call.startswith(f"{step}.") for call in calls)
 
 
 def die_when_stored(step: int, kind: str) -> None:
@@ -255,9 +257,9 @@ def make_home(home: Path) -> Path:
 
 def files_of(folder: Path) -> dict[str, str]:
     found = (
-        each
-        for each in folder.rglob("*")
-        if each.is_file() and ".git" not in each.parts
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and ".git" not in path.parts
     )
     return {
         str(each.relative_to(folder)): each.read_text() for each in found
@@ -315,16 +317,16 @@ def test_ten_steps_killed_at_every_one_end_as_if_nothing_had_happened(
     assert end_of(folder) == wanted
     events = journal_of(url, name)
     ended = Counter(
-        each.event.call for each in events if isinstance(each.event, ToolFinished)
+        event.event.call for event in events if isinstance(event.event, ToolFinished)
     )
     assert set(ended.values()) == {1}, "a call ended twice"
     once = {
-        each.event.call
-        for each in events
-        if isinstance(each.event, ToolStarted) and each.event.effect == "once"
+        event.event.call
+        for event in events
+        if isinstance(event.event, ToolStarted) and event.event.effect == "once"
     }
     begun = Counter(
-        each.event.call for each in events if isinstance(each.event, ToolStarted)
+        event.event.call for event in events if isinstance(event.event, ToolStarted)
     )
     assert all(begun[call] == 1 for call in once), (
         "what may be done once was begun twice"
@@ -343,7 +345,7 @@ async def put_back(url: str, home: Path, name: str, folder: Path) -> None:
         config_of(url, home), models=[Worker([])], serves=False
     ) as runtime:
         (turn,) = await runtime.changes(name)
-        what = {each.path: each.what for each in turn.files}
+        what = {file.path: file.what for file in turn.files}
         assert what == {
             "README": "changed", "calc.py": "changed", "docs/CHANGES": "added", "old.txt": "removed",
             "test_calc.py": "added",

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tenax.events import MessageUser, ToolFinished, ToolStarted
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tenax.parts import text_of
-from tests.support.bubblewrap import find_bwrap, inside
+from tests.support.bubblewrap import inside, need_bwrap
 from tests.support.served import Served
 from tests.support.turns import SECONDS, journal_of, set_up
 
@@ -33,12 +33,12 @@ def test_commands_die_with_the_server_and_the_conversation_is_told(
     store_url: str, tmp_path: Path
 ) -> None:
     """A call of the shell is `unknown` and not made again; a background process is told as lost, once."""
-    find_bwrap()
+    need_bwrap(of_the_system=True)
     calls = [
-        Call("shell_start", {"command": BEHIND}),
-        Call("shell", {"command": AHEAD}),
+        ScriptedCall("shell_start", {"command": BEHIND}),
+        ScriptedCall("shell", {"command": AHEAD}),
     ]
-    set_up(tmp_path, [Reply(calls=[each]) for each in calls] + [Reply("I see.")])
+    set_up(tmp_path, [Reply(calls=[call]) for call in calls] + [Reply("I see.")])
     with (tmp_path / "config.toml").open("a") as file:
         file.write(ALLOWED)
     folder = tmp_path / "work"
@@ -60,26 +60,25 @@ def test_commands_die_with_the_server_and_the_conversation_is_told(
         )
         served.kill_server()
         wait(lambda: not inside(folder), "a command outlived the server")
-        wait(
-            lambda: ended(3), "it was not gone on with"
-        )  # interrupted, resumed, and the answer to what was lost
+        # interrupted, resumed, and the answer to what was lost
+        wait(lambda: ended(3), "it was not gone on with")
     events = [each.event for each in journal_of(store_url, name)]
-    started = [each.name for each in events if isinstance(each, ToolStarted)]
-    outcomes = [each.outcome for each in events if isinstance(each, ToolFinished)]
+    started = [event.name for event in events if isinstance(event, ToolStarted)]
+    outcomes = [event.outcome for event in events if isinstance(event, ToolFinished)]
     assert (started, outcomes) == (["shell_start", "shell"], ["done", "unknown"])
     assert [(folder / each).read_text() for each in ("behind", "ahead")] == [
         "x\n",
         "x\n",
     ]
     (process,) = [
-        each.text.split()[-1].strip(".")
-        for each in events
-        if isinstance(each, ToolFinished) and each.outcome == "done"
+        event.text.split()[-1].strip(".")
+        for event in events
+        if isinstance(event, ToolFinished) and event.outcome == "done"
     ]
     (told,) = [
-        text_of(each.parts)
-        for each in events
-        if isinstance(each, MessageUser) and each.system
+        text_of(event.parts)
+        for event in events
+        if isinstance(event, MessageUser) and event.system
     ]
     assert f"The background process {process} ended because Tenax was stopped" in told
     assert list((tmp_path / "background").iterdir()) == []

@@ -23,9 +23,10 @@ from tenax.events import (
     ToolStarted,
 )
 from tenax.journal.base import Recorded
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tenax.parts import Text
 from tests.support.children import Child, finish_all
+from tests.support.counts import repeat
 from tests.support.postgres import PostgresServer
 from tests.support.runs import brief, lines
 from tests.support.turns import (
@@ -45,7 +46,9 @@ pytestmark = pytest.mark.crash
 LOOK = "let me look that up first and think about it"
 ANSWER = "the file says nothing of the kind"
 SCRIPT = [
-    Reply(words=LOOK, pause=0.015, calls=[Call("read_file", {"path": "a.txt"})]),
+    Reply(
+        words=LOOK, pause=0.015, calls=[ScriptedCall("read_file", {"path": "a.txt"})]
+    ),
     Reply(words=ANSWER, pause=0.015),
 ]
 PHASES = [
@@ -61,12 +64,12 @@ PHASES = [
     ("model.requested", 2),
     ("run.finished", 1),
 ]
-KILLS_AT_RANDOM, KILLS_MAX = 4, 40
+KILLS_AT_RANDOM, KILLS_MAX = repeat(4, 100), repeat(40, 200)
 
 
 def started(events: Sequence[Recorded], outcome: str = "") -> Counter[tuple[int, str]]:
     """How often each call was begun, or ended."""
-    found = [each.event for each in events]
+    found = [event.event for event in events]
     kinds = ToolFinished if outcome else ToolStarted
     return Counter(
         (each.message, each.call) for each in found if isinstance(each, kinds)
@@ -229,7 +232,10 @@ def test_an_effect_is_not_repeated_unless_it_may_be(
     store_url: str, tmp_path: Path, effect: str, point: str
 ) -> None:
     """A finished call never; one without outcome again with the same key, or `unknown` if it may be made only once."""
-    set_up(tmp_path, [Reply(calls=[Call("note", {"text": "x"})]), Reply(words="done")])
+    set_up(
+        tmp_path,
+        [Reply(calls=[ScriptedCall("note", {"text": "x"})]), Reply(words="done")],
+    )
     name = new_conversation(store_url)
     victim = Child(use_tools, store_url, str(tmp_path), name, "go", effect, point)
     assert victim.finish() == -9
@@ -242,7 +248,7 @@ def test_an_effect_is_not_repeated_unless_it_may_be(
     assert len(noted) == len(before) + again
     assert len(set(noted)) <= 1, "another key"
     events = [each.event for each in journal_of(store_url, name)]
-    ends = [each.outcome for each in events if isinstance(each, ToolFinished)]
+    ends = [event.outcome for event in events if isinstance(event, ToolFinished)]
     assert ends == [
         "unknown" if effect == "once" and point != "tool.finished" else "done"
     ]

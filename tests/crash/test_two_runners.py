@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 import tenax
+from tenax.assembly import Runtime
 from tenax.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -29,8 +30,7 @@ from tenax.events import (
 )
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.verify.store import verify
-from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.runtime.runtime import Runtime
+from tenax.models import Reply, Script, ScriptedCall, ScriptedModel
 from tests.crash.test_restart import until_free
 from tests.support.children import Child, Teller, finish_all
 from tests.support.runs import Hands, Note, brief, config_of, lines
@@ -61,8 +61,8 @@ def journal(store_url: str) -> Iterator[Journal]:
 
 
 def outcomes(journal: Journal, name: str) -> list[str]:
-    events = [each.event for each in journal.read(name, limit=10_000)]
-    return [each.outcome for each in events if isinstance(each, RunFinished)]
+    events = [event.event for event in journal.read(name, limit=10_000)]
+    return [event.outcome for event in events if isinstance(event, RunFinished)]
 
 
 def said(home: Path, out: str) -> str:
@@ -164,7 +164,10 @@ def test_an_approval_is_answered_from_another_process_and_exactly_one_goes_on(
     store_url: str, journal: Journal, tmp_path: Path
 ) -> None:
     """The process that asked is gone. Three answer at once: the call is made once."""
-    set_up(tmp_path, [Reply(calls=[Call("note", {"text": "x"})]), Reply(words="done")])
+    set_up(
+        tmp_path,
+        [Reply(calls=[ScriptedCall("note", {"text": "x"})]), Reply(words="done")],
+    )
     name = new_conversation(store_url)
     assert Child(park, store_url, str(tmp_path), name).finish() == 0
     asked = wait_for(journal, name, "approval.asked").event
@@ -175,16 +178,16 @@ def test_an_approval_is_answered_from_another_process_and_exactly_one_goes_on(
     ]
     assert finish_all(answers) == [0] * 3
     assert len(lines(tmp_path / "notes.txt")) == 1
-    events = [each.event for each in journal.read(name, limit=1000)]
-    assert sum(isinstance(each, ApprovalAnswered) for each in events) == 1
-    assert sum(isinstance(each, ToolStarted) for each in events) == 1
+    events = [event.event for event in journal.read(name, limit=1000)]
+    assert sum(isinstance(event, ApprovalAnswered) for event in events) == 1
+    assert sum(isinstance(event, ToolStarted) for event in events) == 1
     assert outcomes(journal, name) == ["completed"]
 
 
 def test_taking_over_ends_the_other_with_a_line_and_keeps_what_it_wrote(
     store_url: str, journal: Journal, tmp_path: Path
 ) -> None:
-    """It ends within five seconds with exit code 1; its text stands with its own run, above its marker."""
+    """It ends with exit code 1; its text stands with its own run, above its marker."""
     set_up(tmp_path, [ENDLESS, Reply(words="mine now")])
     name = new_conversation(store_url)
     env = {**os.environ, "TENAX_HOME": str(tmp_path), "TENAX_STORE": store_url}
@@ -195,10 +198,8 @@ def test_taking_over_ends_the_other_with_a_line_and_keeps_what_it_wrote(
     wait_for(journal, name, "reply.delta", 3)
     taker = ["-p", "two", "-c", name, "--how", "take over"]
     second = Child(ask, store_url, str(tmp_path), taker, "", 1, "b.txt")
-    began = time.monotonic()
     assert second.finish() == 0
-    out, err = first.communicate(timeout=30)
-    assert time.monotonic() - began < 5 * 5.0
+    out, err = first.communicate(timeout=60)
     assert first.returncode == 1
     assert "tenax: Somebody else took over.\n" in err
     assert "Traceback" not in err
@@ -231,7 +232,7 @@ def note_late(_: Teller, url: str, home: str, conversation: str) -> None:
         ) as runtime:
             stored = await runtime.submit(conversation, "one")
             await runtime.finished(conversation, stored.seq)
-            await runtime.lanes.idle(conversation)
+            await runtime.workers.idle(conversation)
 
     asyncio.run(work())
 
@@ -243,7 +244,7 @@ def test_the_late_result_of_a_tool_is_kept_and_changes_nothing_that_was_sent(
     set_up(
         tmp_path,
         [
-            Reply(calls=[Call("note", {"text": "milk"})]),
+            Reply(calls=[ScriptedCall("note", {"text": "milk"})]),
             Reply(words="taken"),
             Reply(words="and next"),
         ],
@@ -255,14 +256,14 @@ def test_the_late_result_of_a_tool_is_kept_and_changes_nothing_that_was_sent(
     assert second.finish() == 0
     (tmp_path / "taken").touch()
     assert first.finish() == 0
-    events = [each.event for each in journal.read(name, limit=1000)]
-    assert [each.outcome for each in events if isinstance(each, ToolFinished)] == [
+    events = [event.event for event in journal.read(name, limit=1000)]
+    assert [event.outcome for event in events if isinstance(event, ToolFinished)] == [
         "unknown"
     ]
-    assert [each.text for each in events if isinstance(each, ToolLate)] == [
+    assert [event.text for event in events if isinstance(event, ToolLate)] == [
         "noted milk"
     ]
-    assert sum(isinstance(each, RunStarted) for each in events) == 2
+    assert sum(isinstance(event, RunStarted) for event in events) == 2
     assert len(lines(tmp_path / "notes.txt")) == 1
     (tool,) = [
         row
@@ -273,7 +274,7 @@ def test_the_late_result_of_a_tool_is_kept_and_changes_nothing_that_was_sent(
     third = Child(limited, store_url, str(tmp_path), name, "three", "queue", 60.0)
     assert third.finish() == 0
     bodies = requests(store_url, journal, name, tmp_path)
-    assert [b"answered after all" in each for each in bodies] == [False, False, True]
+    assert [b"answered after all" in body for body in bodies] == [False, False, True]
 
 
 def requests(url: str, journal: Journal, name: str, home: Path) -> list[bytes]:
@@ -298,10 +299,10 @@ def requests(url: str, journal: Journal, name: str, home: Path) -> list[bytes]:
 def halt(pid: int) -> None:
     """SIGSTOP, and wait until all its threads stand: one that waits for a lock would still get it meanwhile."""
     os.kill(pid, signal.SIGSTOP)
-    for each in Path(f"/proc/{pid}/task").iterdir():
+    for path in Path(f"/proc/{pid}/task").iterdir():
         # that thread had just ended
         with suppress(FileNotFoundError, ProcessLookupError):
-            while (each / "stat").read_text().rpartition(")")[2].split()[0] != "T":
+            while (path / "stat").read_text().rpartition(")")[2].split()[0] != "T":
                 time.sleep(0.001)
 
 
@@ -309,7 +310,8 @@ def stop_at_rest(pid: int, journal: Journal, url: str) -> None:
     """SIGSTOP, but not in the middle of a transaction: a server gives up on such a one only after half a minute."""
     with journal.store.transaction():
         halt(pid)
-    for _ in range(200 if url.startswith("postgresql") else 0):
+    # SQLite has no such server. A test that never finds the process at rest ends at its own time limit.
+    while url.startswith("postgresql"):
         with psycopg.connect(url) as connection:
             row = connection.execute(
                 "select count(*) from pg_stat_activity where datname = current_database()"
@@ -320,7 +322,6 @@ def stop_at_rest(pid: int, journal: Journal, url: str) -> None:
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.02)
         halt(pid)
-    assert url.startswith("sqlite"), "it was never at rest"
 
 
 def test_a_hung_process_loses_its_lease_and_learns_it_when_it_wakes_up(
@@ -329,19 +330,19 @@ def test_a_hung_process_loses_its_lease_and_learns_it_when_it_wakes_up(
     """SIGSTOP: the next message is answered by another once the lease has run out; what wakes up writes nothing more."""
     set_up(tmp_path, [Reply(words=SLOW, pause=0.1), Reply(words="here")])
     name = new_conversation(store_url)
-    first = Child(limited, store_url, str(tmp_path), name, "one", "queue", 1.0)
+    first = Child(limited, store_url, str(tmp_path), name, "one", "queue", 3.0)
     wait_for(journal, name, "reply.delta", 3)
     pid = first.process.pid
     assert pid is not None
     stop_at_rest(pid, journal, store_url)
-    second = Child(limited, store_url, str(tmp_path), name, "two", "queue", 1.0)
+    second = Child(limited, store_url, str(tmp_path), name, "two", "queue", 3.0)
     assert second.finish() == 0
     assert outcomes(journal, name) == ["interrupted", "completed"]
-    facts = [each.body for each in journal.read(name, limit=1000) if each.digest]
+    facts = [event.body for event in journal.read(name, limit=1000) if event.digest]
     os.kill(pid, signal.SIGCONT)
     assert first.finish() == 0
     assert first.lines[-1] == ["idle"]
-    after = [each for each in journal.read(name, limit=1000) if each.digest]
+    after = [event for event in journal.read(name, limit=1000) if event.digest]
     assert [each.body for each in after][: len(facts)] == facts
     assert {each.kind for each in after[len(facts) :]} <= {
         "run.late",
@@ -377,11 +378,13 @@ def test_a_short_question_elsewhere_repairs_an_interrupted_run_and_does_not_use_
         )
     assert outcomes(journal, name) == ["interrupted"]
     attempts = [
-        each.event
-        for each in journal.read(name, limit=1000)
-        if each.kind == RunStarted.kind
+        event.event
+        for event in journal.read(name, limit=1000)
+        if event.kind == RunStarted.kind
     ]
-    assert [each.attempt for each in attempts if isinstance(each, RunStarted)] == [0]
+    assert [
+        attempt.attempt for attempt in attempts if isinstance(attempt, RunStarted)
+    ] == [0]
 
 
 def test_a_conversation_whose_process_was_killed_is_shown_as_interrupted(

@@ -169,9 +169,9 @@ async def test_another_rendering_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A summary that is fenced with other words changes what was seen."""
-    fenced = context.fenced
+    fenced = context.quote_summary
     monkeypatch.setattr(
-        "tenax.views.context.fenced", lambda summary: f"{fenced(summary)} "
+        "tenax.views.context.quote_summary", lambda summary: f"{fenced(summary)} "
     )
     found = await seen_requests(place, expected.now_us, expected.names)
     wanted = {

@@ -45,7 +45,7 @@ from tenax.events import (
 )
 from tenax.journal import LOCAL_USER, Journal
 from tenax.memory import MemoryManager
-from tenax.models import Call, Piece, Reply, Script, ScriptedModel, Trouble
+from tenax.models import Piece, Reply, Script, ScriptedCall, ScriptedModel, Trouble
 from tenax.parts import Text, ToolCall
 from tenax.recovery import mend
 from tenax.runtime import Runtime
@@ -104,7 +104,7 @@ class Actor(ScriptedModel):
         if json.dumps(INSTRUCTION.splitlines()[0])[1:-1].encode() in body:
             self.script = Script([Reply(words=SUMMARY)], repeat=True)
         elif json.dumps(BRIEF.splitlines()[0])[1:-1].encode() in body:
-            first = Reply(calls=[Call("read_file", {"path": "plan.txt"})])
+            first = Reply(calls=[ScriptedCall("read_file", {"path": "plan.txt"})])
             self.script = Script([first, Reply(words="The plan has two lines.")])
         else:
             self.script = self.scene
@@ -152,7 +152,7 @@ class Writer:
     async def settled(self, name: str, seq: int) -> None:
         async with asyncio.timeout(SECONDS):
             await self.runtime.finished(name, seq)
-            await self.runtime.lanes.idle(name)
+            await self.runtime.workers.idle(name)
 
     async def decide(self, name: str, answer: Any, **more: Any) -> None:
         (question,) = await self.runtime.questions(name)
@@ -161,22 +161,24 @@ class Writer:
         async with asyncio.timeout(SECONDS):
             while (await self.runtime.journal.head(name)).head <= seq + 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            await self.runtime.lanes.idle(name)
+            await self.runtime.workers.idle(name)
 
     async def tools(self) -> None:
         """Files written, read and put back; approvals that are given once, for the conversation, and denied."""
         name = await self.new("tools")
-        write = Call(
+        write = ScriptedCall(
             "write_file",
             {"path": "plan.txt", "content": "Boat at nine.\nBring food.\n"},
         )
-        edit = Call("edit_file", {"path": "plan.txt", "old": "nine", "new": "ten"})
-        again = Call("write_file", {"path": "list.txt", "content": "bread\n"})
+        edit = ScriptedCall(
+            "edit_file", {"path": "plan.txt", "old": "nine", "new": "ten"}
+        )
+        again = ScriptedCall("write_file", {"path": "list.txt", "content": "bread\n"})
         self.model.play(
             Reply(words="I write the plan down.", calls=[write]),
             Reply(
                 thoughts="It has to be read again.",
-                calls=[Call("read_file", {"path": "plan.txt"})],
+                calls=[ScriptedCall("read_file", {"path": "plan.txt"})],
             ),
             "The plan is written.",
             Reply(calls=[edit]),
@@ -185,7 +187,9 @@ class Writer:
             "No list then.",
             Reply(
                 calls=[
-                    Call("todo", {"items": [{"text": "buy bread", "state": "open"}]})
+                    ScriptedCall(
+                        "todo", {"items": [{"text": "buy bread", "state": "open"}]}
+                    )
                 ]
             ),
             "Noted.",
@@ -214,9 +218,13 @@ class Writer:
             "choices": ["the red one", "the blue one"],
         }
         self.model.play(
-            Reply(calls=[Call("ask", question)]),
+            Reply(calls=[ScriptedCall("ask", question)]),
             "The red one it is.",
-            Reply(calls=[Call("write_file", {"path": "boat.txt", "content": "red\n"})]),
+            Reply(
+                calls=[
+                    ScriptedCall("write_file", {"path": "boat.txt", "content": "red\n"})
+                ]
+            ),
             "It is written.",
         )
         await self.ask(name, "Choose a boat for us.")
@@ -227,7 +235,7 @@ class Writer:
     async def delegates(self) -> None:
         name = await self.new("delegates")
         tasks = [
-            Call("delegate", {"task": f"Read the {part} of the plan."})
+            ScriptedCall("delegate", {"task": f"Read the {part} of the plan."})
             for part in ("first", "second")
         ]
         self.model.play(
@@ -315,7 +323,9 @@ class Writer:
         self.model.play(
             Reply(
                 calls=[
-                    Call("memory", {"action": "add", "text": "Has a cat called Miu."})
+                    ScriptedCall(
+                        "memory", {"action": "add", "text": "Has a cat called Miu."}
+                    )
                 ]
             ),
             "I remember that.",
@@ -367,9 +377,9 @@ class Writer:
         self.model.play(Reply(words="I could go on for ever, and", hang=True))
         await answered(self.runtime, name)
         await self.runtime.stop(name)
-        await self.runtime.lanes.idle(name)
+        await self.runtime.workers.idle(name)
         name = await self.new("steered")
-        write = Call("write_file", {"path": "sign.txt", "content": "HARBOUR\n"})
+        write = ScriptedCall("write_file", {"path": "sign.txt", "content": "HARBOUR\n"})
         self.model.play(Reply(calls=[write]), "It is written in capital letters.")
         await self.ask(name, "Write a sign.")
         await self.runtime.submit(name, "In capital letters, please.", how="steer")
@@ -401,7 +411,7 @@ class Writer:
                     and each.event.outcome == "completed"
                 ):
                     break
-            await self.runtime.lanes.idle(name)
+            await self.runtime.workers.idle(name)
         await self.die(["spooled", "open"], bodies, spools=True)
 
     async def die(self, labels: list[str], bodies: Path, *, spools: bool) -> None:
@@ -483,7 +493,7 @@ class Writer:
             while (standing := await follower.standing()).behind or standing.owed:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await follower.close(SECONDS)
-        await self.runtime.journal.apart(manager.shutdown_all)
+        await self.runtime.journal.threads.run(manager.shutdown_all)
 
     def buried(self) -> None:
         """The provider gives up on one turn."""

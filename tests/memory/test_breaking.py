@@ -14,7 +14,10 @@ import msgspec
 import pytest
 
 from tenax.agent.compaction import Compacted
+from tenax.assembly import Runtime
+from tenax.clock import Timing
 from tenax.config import Config, ModelSettings
+from tenax.config.schema import Memory
 from tenax.errors import StoreDamaged, StoreUnavailable
 from tenax.events import (
     TEMPORARY,
@@ -23,19 +26,17 @@ from tenax.events import (
     MemoryNoted,
     MemoryRecalled,
     MessageUser,
-    StretchEnded,
+    SegmentEnded,
 )
 from tenax.journal import open as open_journal
-from tenax.memory import manager
-from tenax.memory.facts import Facts
+from tenax.memory.entries import MemoryEntries
 from tenax.memory.tool import UseMemory, UseMemoryArgs
-from tenax.models import Call, Piece, Reply, Script, ScriptedModel
+from tenax.models import Piece, Reply, Script, ScriptedCall, ScriptedModel
 from tenax.parts import Text
-from tenax.runtime.runtime import Runtime
 from tenax.tools import base as tools
 from tests.models.talk import clock_ahead
 from tests.support.diary import Diary
-from tests.support.runs import asked, config_of, outcomes, settled, told
+from tests.support.runs import asked, config_of, outcomes, settled, told, with_timing
 
 SECONDS = 30.0
 TEA = "The person drinks green tea in the morning."
@@ -66,18 +67,17 @@ def config(store_url: str, tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversation is looked over as soon as it rests."""
-    monkeypatch.setattr("tenax.memory.service.QUIET_SECONDS", 0.0)
-    monkeypatch.setattr("tenax.memory.service._LOOK_SECONDS", 0.1)
+def reviewed(config: Config) -> Config:
+    """A configuration in which a conversation is reviewed as soon as it rests."""
+    return with_timing(config, quiet_seconds=0.0, review_seconds=0.1)
 
 
 def plugged(config: Config, source: str, *, folder: str = "odd") -> Config:
     """With a provider of this source, beside those that are named already."""
-    place = config.places.data / "plugins" / folder
+    place = config.directories.data / "plugins" / folder
     place.mkdir(parents=True)
     (place / "__init__.py").write_text(ODD + source)
-    return replace(config, memory_providers=(*config.memory_providers, folder))
+    return replace(config, memory=Memory(providers=(*config.memory.providers, folder)))
 
 
 def talks(config: Config, *replies: Reply) -> Runtime:
@@ -160,7 +160,9 @@ async def test_a_strange_tool_is_left_out_and_the_others_are_offered(
         return "fine"
 """,
     )
-    model = ScriptedModel([Reply(calls=[Call("good", {"any": 1})]), Reply("Yes.")])
+    model = ScriptedModel(
+        [Reply(calls=[ScriptedCall("good", {"any": 1})]), Reply("Yes.")]
+    )
     async with Runtime(config, models=[model]) as runtime:
         await ready(runtime)
         name = await runtime.new()
@@ -234,13 +236,13 @@ async def test_a_tool_of_a_provider_is_told_the_session_that_its_turns_have(
     def handle_tool_call(self, tool_name, args, *, session_id="", **kwargs):
         return f"in {session_id}."
 """
-    model = ScriptedModel([Reply(calls=[Call("look")]), Reply("Yes.")])
+    model = ScriptedModel([Reply(calls=[ScriptedCall("look")]), Reply("Yes.")])
     async with Runtime(plugged(config, source), models=[model]) as runtime:
         await ready(runtime)
         name = await runtime.new()
         await asked(runtime, name, "hello")
         assert (
-            f"in {(await runtime.journal.head(name)).stretch}.".encode()
+            f"in {(await runtime.journal.head(name)).segment}.".encode()
             in model.bodies[-1]
         )
 
@@ -249,7 +251,7 @@ async def test_a_provider_hears_of_changes_in_the_words_of_its_ecosystem(
     config: Config,
 ) -> None:
     """add, replace and remove; an undo is the one of these that it comes to."""
-    config = replace(config, memory_providers=("diary",))
+    config = replace(config, memory=Memory(providers=("diary",)))
     diary = Diary(config)
     async with talks(config) as runtime:
         await ready(runtime)
@@ -270,21 +272,21 @@ async def test_a_provider_hears_of_changes_in_the_words_of_its_ecosystem(
 
 
 async def test_a_temporary_conversation_is_not_looked_over(
-    config: Config, quiet: None
+    reviewed: Config,
 ) -> None:
     """Nobody reads it for things worth remembering."""
     model = ScriptedModel(Script([Reply("Yes.")], repeat=True), name="scripted")
-    async with Runtime(connected(config), models=[model]) as runtime:
+    async with Runtime(connected(reviewed), models=[model]) as runtime:
         hidden, shown = await runtime.new(source=TEMPORARY), await runtime.new()
         await asked(runtime, hidden, "I live in Lisbon, and that is between us.")
         await asked(runtime, shown, "I live in Porto.")
         await until(
             lambda: any(
-                b"Porto" in each and b"JSON array" in each for each in model.bodies
+                b"Porto" in body and b"JSON array" in body for body in model.bodies
             )
         )
         assert not any(
-            b"Lisbon" in each and b"JSON array" in each for each in model.bodies
+            b"Lisbon" in body and b"JSON array" in body for body in model.bodies
         )
 
 
@@ -314,12 +316,12 @@ async def test_a_fact_that_a_killed_process_stored_is_told_in_its_conversation(
         name = await runtime.new()
         seq = await asked(runtime, name, "I drink green tea in the morning.")
         made = tools.Call("local", name, seq + 3, "call_1", tmp_path)
-        facts = Facts(runtime.journal.journal)
+        facts = MemoryEntries(runtime.journal.journal)
         stored = facts.add(TEA, by="model", conversation=name, seq=seq, key=made.key)
         tool = UseMemory(runtime.memory)
         said = await tool.run(UseMemoryArgs("add", TEA), made)
         assert said == f"Remembered: {stored.id}: {TEA}"
-        assert [each.text for each in await runtime.memory.facts()] == [TEA]
+        assert [entry.text for entry in await runtime.memory.entries()] == [TEA]
         assert [
             (each.fact, each.action) for each in await told(runtime, name, MemoryNoted)
         ] == [(stored.id, "added")]
@@ -353,16 +355,19 @@ async def test_an_undo_works_where_the_conversation_takes_nothing_any_more(
 ) -> None:
     """The fact of a conversation that was ended is undone, and no error is told."""
     model = ScriptedModel(
-        [Reply(calls=[Call("memory", {"action": "add", "text": TEA})]), Reply("Noted.")]
+        [
+            Reply(calls=[ScriptedCall("memory", {"action": "add", "text": TEA})]),
+            Reply("Noted."),
+        ]
     )
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "I drink green tea in the morning.")
-        (fact,) = await runtime.memory.facts()
-        stretch = (await runtime.journal.head(name)).stretch or ""
-        await runtime.journal.append(name, [StretchEnded(stretch, "done")])
+        (fact,) = await runtime.memory.entries()
+        segment = (await runtime.journal.head(name)).segment or ""
+        await runtime.journal.append(name, [SegmentEnded(segment, "done")])
         await runtime.memory.undo(fact.id, was=1)
-        assert await runtime.memory.facts() == []
+        assert await runtime.memory.entries() == []
 
 
 async def test_a_fact_of_a_deleted_conversation_can_be_changed_and_undone(
@@ -370,15 +375,18 @@ async def test_a_fact_of_a_deleted_conversation_can_be_changed_and_undone(
 ) -> None:
     """What the person said otherwise stays theirs, wherever it was learned."""
     model = ScriptedModel(
-        [Reply(calls=[Call("memory", {"action": "add", "text": TEA})]), Reply("Noted.")]
+        [
+            Reply(calls=[ScriptedCall("memory", {"action": "add", "text": TEA})]),
+            Reply("Noted."),
+        ]
     )
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "I drink green tea in the morning.")
         await runtime.delete(name)
-        for each in await runtime.memory.facts():
-            await runtime.memory.undo(each.id, was=each.version)
-        assert await runtime.memory.facts() == []
+        for entry in await runtime.memory.entries():
+            await runtime.memory.undo(entry.id, was=entry.version)
+        assert await runtime.memory.entries() == []
 
 
 # -- several authors -----------------------------------------------------------------------------------------------
@@ -391,7 +399,9 @@ async def shared_fact(runtime: Runtime) -> tuple[str, int]:
         name, [MessageUser([Text("Hi, I am Grace.")], author="grace")]
     )
     seq = await asked(runtime, name, "The team meets at nine.")
-    await runtime.memory.add("The team meets at nine.", by="model", place=(name, seq))
+    await runtime.memory.add(
+        "The team meets at nine.", by="model", conversation=name, seq=seq
+    )
     return name, other.seq
 
 
@@ -404,7 +414,7 @@ async def test_a_file_that_is_taken_in_unchanged_changes_nothing(
         await runtime.memory.add(TEA)
         loaded = await runtime.memory.load(await runtime.memory.export())
         assert (loaded.added, loaded.changed, loaded.known) == (0, 0, 2)
-        assert [each.text for each in await runtime.memory.search("team")] == [
+        assert [hit.text for hit in await runtime.memory.search("team")] == [
             "The team meets at nine."
         ]
 
@@ -451,12 +461,12 @@ async def test_somebody_who_comes_in_later_is_told_nothing_private(
 async def test_an_erased_message_is_gone_from_every_prompt_and_recall(
     config: Config,
 ) -> None:
-    """What was learned from it is in no request after that, also where it was part of a running stretch."""
+    """What was learned from it is in no request after that, also where it was part of a running segment."""
     model = ScriptedModel(Script([Reply("Yes.")], repeat=True))
     async with Runtime(config, models=[model]) as runtime:
         there, here = await runtime.new(), await runtime.new()
         seq = await asked(runtime, there, "I drink green tea in the morning.")
-        await runtime.memory.add(TEA, by="model", place=(there, seq))
+        await runtime.memory.add(TEA, by="model", conversation=there, seq=seq)
         await asked(runtime, here, "Which tea do I drink?")
         assert TEA.encode() in model.bodies[-1]
         await runtime.erase(there, [seq])
@@ -472,11 +482,11 @@ async def test_a_memory_that_takes_long_to_look_through_is_ready_for_the_next_tu
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking goes on when the deadline is over: what was missed once is not missed for ever."""
-    usable, standing = Facts.usable, Facts.standing
+    usable, standing = MemoryEntries.usable, MemoryEntries.standing
     go, begun, ended = threading.Event(), 0, 0
     go.set()
 
-    def slowly(self: Facts, *args: str) -> Any:
+    def slowly(self: MemoryEntries, *args: str) -> Any:
         nonlocal begun, ended
         begun += 1
         assert go.wait(SECONDS)
@@ -484,14 +494,14 @@ async def test_a_memory_that_takes_long_to_look_through_is_ready_for_the_next_tu
         ended += 1
         return found
 
-    monkeypatch.setattr(Facts, "usable", slowly)
-    monkeypatch.setattr(Facts, "standing", slowly)
+    monkeypatch.setattr(MemoryEntries, "usable", slowly)
+    monkeypatch.setattr(MemoryEntries, "standing", slowly)
     async with talks(config) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "hello")
         await runtime.memory.add(TEA)
         go.clear()
-        assert manager.RECALL_SECONDS <= 0.25
+        assert Timing().provider_recall_seconds <= 0.25
         looks, leap = begun, clock_ahead(monkeypatch)
         seq = (await runtime.submit(name, "Which tea do I drink?")).seq
         await until(lambda: begun > looks)
@@ -508,9 +518,10 @@ async def test_a_memory_that_takes_long_to_look_through_is_ready_for_the_next_tu
 
 
 async def test_a_provider_that_is_stuck_is_labelled_once_in_each_conversation(
-    config: Config, hurried: None
+    config: Config,
 ) -> None:
     """However often it is missed there, and whatever was missed elsewhere before."""
+    config = with_timing(config, provider_recall_seconds=0.25)
     config = plugged(
         config,
         "    def prefetch(self, *args, **kwargs):\n        threading.Event().wait()\n",
@@ -529,7 +540,7 @@ async def test_a_provider_that_is_stuck_is_labelled_once_in_each_conversation(
 async def test_the_prompt_stays_through_undo_restart_another_model_and_providers_that_come_later(
     config: Config,
 ) -> None:
-    """What it says of the memory is the same in every request of a stretch."""
+    """What it says of the memory is the same in every request of a segment."""
     async with talks(config) as runtime:
         await runtime.memory.add("The person's name is Ada.", about="profile")
         name = await runtime.new()
@@ -554,7 +565,7 @@ async def test_the_prompt_stays_through_undo_restart_another_model_and_providers
 
 async def test_a_fork_owes_nothing_for_what_it_was_made_of(config: Config) -> None:
     """Its turns were given where they were said; only what is said in it is."""
-    config = replace(config, memory_providers=("diary",))
+    config = replace(config, memory=Memory(providers=("diary",)))
     diary = Diary(config)
     async with talks(config) as runtime:
         await ready(runtime)
@@ -572,20 +583,21 @@ async def test_a_fork_owes_nothing_for_what_it_was_made_of(config: Config) -> No
 
 
 async def test_a_process_that_ends_right_after_the_answer_makes_its_end_due(
-    config: Config, unhurried_end: None
+    config: Config,
 ) -> None:
     """As `tenax -p` does."""
-    config = replace(config, memory_providers=("diary",))
+    config = with_timing(config, close_seconds=SECONDS)
+    config = replace(config, memory=Memory(providers=("diary",)))
     Diary(config)
     runtime = talks(config)
     await runtime.start()
     await ready(runtime)
     name = await runtime.new()
     stored = await runtime.submit(name, "hello")
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     await runtime.close()
     with open_journal(config.store_url) as journal:
-        kinds = [each.kind for each in journal.read(name, after=stored.seq)]
+        kinds = [event.kind for event in journal.read(name, after=stored.seq)]
     assert kinds.count("memory.due") == 1
 
 
@@ -593,7 +605,7 @@ async def test_an_undo_before_a_crash_does_not_put_off_what_is_owed(
     config: Config,
 ) -> None:
     """The last thing in the conversation is no run; what stands is owed at the next start all the same."""
-    named = replace(config, memory_providers=("diary",))
+    named = replace(config, memory=Memory(providers=("diary",)))
     diary = Diary(named)
     async with talks(named) as runtime:
         await ready(runtime)
@@ -610,7 +622,7 @@ async def test_providers_are_loaded_though_the_store_is_away_just_then(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes back, and they work."""
-    config = replace(config, memory_providers=("diary",))
+    config = replace(config, memory=Memory(providers=("diary",)))
     diary = Diary(config)
     runtime = talks(config)
 
@@ -632,17 +644,19 @@ async def test_a_turn_that_is_over_before_a_new_provider_is_ready_reaches_it(
     source = """
     def initialize(self, session_id, **kwargs):
         (HERE / "began").touch()
-        time.sleep(1.5)
+        while not (HERE / "go").exists():
+            time.sleep(0.02)
 
     def sync_turn(self, user_content, assistant_content, *, session_id="", messages=None):
         (HERE / "synced").write_text(user_content)
 """
     config = plugged(config, source)
-    place = config.places.data / "plugins" / "odd"
+    place = config.directories.data / "plugins" / "odd"
     async with talks(config) as runtime:
         name = await runtime.new()
         await until((place / "began").exists)
         await asked(runtime, name, "hello")
+        (place / "go").touch()
         await until((place / "synced").exists)
 
 
@@ -650,7 +664,7 @@ async def test_a_runtime_is_closed_twice_and_closed_before_it_has_begun(
     config: Config,
 ) -> None:
     """Each time in time, and without an error."""
-    config = replace(config, memory_providers=("diary",))
+    config = replace(config, memory=Memory(providers=("diary",)))
     Diary(config)
     first, second = talks(config), talks(config)
     starting = asyncio.create_task(first.start())
@@ -667,7 +681,7 @@ async def test_a_conversation_that_cannot_be_read_holds_up_no_other(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the others owe is met at the next start all the same."""
-    named = replace(config, memory_providers=("diary",))
+    named = replace(config, memory=Memory(providers=("diary",)))
     diary = Diary(named)
     async with talks(named) as runtime:
         await ready(runtime)
@@ -676,14 +690,14 @@ async def test_a_conversation_that_cannot_be_read_holds_up_no_other(
         await asked(blind, damaged, "damaged")
         await asked(blind, whole, "whole")
     runtime = talks(named)
-    owed = runtime.journal.owed
+    owed = runtime.journal.journal.owed
 
-    async def read(name: str) -> int:
+    def read(name: str) -> int:
         if name == damaged:
             raise StoreDamaged("It cannot be read.")
-        return await owed(name)
+        return owed(name)
 
-    monkeypatch.setattr(runtime.journal, "owed", read)
+    monkeypatch.setattr(runtime.journal.journal, "owed", read)
     async with runtime:
         assert await asyncio.to_thread(diary.told, "end", 1) == [["end", ["whole"]]]
 
@@ -692,21 +706,21 @@ async def test_a_conversation_that_cannot_be_read_holds_up_no_other(
 
 
 async def test_the_review_can_be_turned_on_and_off_while_it_runs(
-    config: Config, quiet: None
+    reviewed: Config,
 ) -> None:
     """What is said while it is off is not looked over later."""
     model = ScriptedModel(Script([Reply("[]")], repeat=True), name="scripted")
-    config = connected(config)
-    off = replace(config, memory_review=False)
+    reviewed = connected(reviewed)
+    off = replace(reviewed, memory=Memory(review=False))
 
     def looked_at(words: bytes) -> bool:
-        return any(words in each and b"JSON array" in each for each in model.bodies)
+        return any(words in body and b"JSON array" in body for body in model.bodies)
 
     async with Runtime(off, models=[model]) as runtime:
         name = await runtime.new()
         await asked(runtime, name, "I live in Porto.")
         await asyncio.sleep(0.5)
-        await runtime.configure(config)
+        await runtime.configure(reviewed)
         await asked(runtime, name, "I live in Lisbon.")
         await until(lambda: looked_at(b"Lisbon"))
         await runtime.configure(off)
@@ -733,27 +747,27 @@ class Pondering(ScriptedModel):
 
 
 async def test_closing_in_the_middle_of_a_review_leaves_it_to_the_next_process(
-    config: Config, quiet: None
+    reviewed: Config,
 ) -> None:
     """The lease is given back: nobody waits five minutes for it."""
     model = Pondering()
-    runtime = Runtime(connected(config), models=[model])
+    runtime = Runtime(connected(reviewed), models=[model])
     await runtime.start()
     name = await runtime.new()
     await asked(runtime, name, "I live in Porto.")
     await until(model.ponders.is_set)
     assert await runtime.journal.holder("memory:review")
     await runtime.close()
-    with open_journal(config.store_url) as journal:
+    with open_journal(reviewed.store_url) as journal:
         assert journal.holder("memory:review") is None
 
 
 async def test_a_conversation_that_cannot_be_looked_over_holds_up_no_other(
-    config: Config, quiet: None, monkeypatch: pytest.MonkeyPatch
+    reviewed: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one is looked over all the same."""
     model = ScriptedModel(Script([Reply("[]")], repeat=True), name="scripted")
-    runtime = Runtime(connected(config), models=[model])
+    runtime = Runtime(connected(reviewed), models=[model])
     messages, names = runtime.journal.messages, list[str]()
 
     async def read(name: str, **where: int) -> Any:
@@ -769,6 +783,6 @@ async def test_a_conversation_that_cannot_be_looked_over_holds_up_no_other(
         await asked(runtime, whole, "I live in Lisbon.")
         await until(
             lambda: any(
-                b"Lisbon" in each and b"JSON array" in each for each in model.bodies
+                b"Lisbon" in body and b"JSON array" in body for body in model.bodies
             )
         )

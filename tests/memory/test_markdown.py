@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenax.errors import InvalidInput
-from tenax.memory.facts import About, Fact
-from tenax.memory.markdown import CHARS_MAX, Entry, read, write
+from tenax.memory.entries import About, MemoryEntry
+from tenax.memory.markdown import CHARS_MAX, Bullet, read, write
 
 AT = 1_800_000_000_000_000
 
@@ -20,10 +20,10 @@ def fact(
     name: str = "f_1",
     about: About = "note",
     version: int = 1,
-    place: tuple[str, int] | None = None,
-) -> Fact:
-    conversation, seq = place or (None, None)
-    return Fact(
+    learned_from: tuple[str, int] | None = None,
+) -> MemoryEntry:
+    conversation, seq = learned_from or (None, None)
+    return MemoryEntry(
         name,
         version,
         "standing",
@@ -68,7 +68,7 @@ TRICKY = [
 @pytest.mark.parametrize("text", TRICKY)
 def test_a_text_with_markdown_in_it_survives(text: str) -> None:
     """Comments, backslashes, bullets and headings inside a text are text."""
-    assert read(write([fact(text)])) == [Entry(text, "note", "f_1", 1)]
+    assert read(write([fact(text)])) == [Bullet(text, "note", "f_1", 1)]
 
 
 LINES = st.lists(
@@ -95,7 +95,7 @@ def test_what_is_written_is_read_again(kept: list[tuple[str, About]]) -> None:
     facts = [fact(text, f"f_{n}", about, n + 1) for n, (text, about) in enumerate(kept)]
     back = read(write(facts))
     assert sorted(back) == sorted(
-        Entry(each.text, each.about, each.id, each.version) for each in facts
+        Bullet(each.text, each.about, each.id, each.version) for each in facts
     )
 
 
@@ -123,7 +123,7 @@ def test_junk_never_breaks_it(pieces: list[str]) -> None:
     """Any text is read, or refused with a sentence."""
     with contextlib.suppress(InvalidInput):
         assert all(
-            each.text and "\n" not in each.text for each in read("".join(pieces))
+            event.text and "\n" not in event.text for event in read("".join(pieces))
         )
 
 
@@ -146,11 +146,11 @@ Not this one.
 - <!-- f_4 v1 -->
 """
     assert read(text) == [
-        Entry("before any heading", "note"),
-        Entry("Is Hanna, from Graz.", "profile", "f_2", 3),
-        Entry("Is Hanna, too.", "profile"),
-        Entry("Likes < and C:\\temp", "note"),
-        Entry("nested", "note"),
+        Bullet("before any heading", "note"),
+        Bullet("Is Hanna, from Graz.", "profile", "f_2", 3),
+        Bullet("Is Hanna, too.", "profile"),
+        Bullet("Likes < and C:\\temp", "note"),
+        Bullet("nested", "note"),
     ]
 
 

@@ -111,13 +111,13 @@ def works(loaded: Loaded) -> None:
     assert loaded.problem == ""
     assert loaded.provider is not None
     manager = MemoryManager(recall_seconds=60)
-    manager.add_provider(loaded.provider).tell("initialize", "s1", platform="cli")
+    manager.add_provider(loaded.provider).deliver("initialize", "s1", platform="cli")
     manager.sync_all("tea?", "yes", messages=[{"role": "user", "content": "tea?"}])
     manager.notify_all("on_session_end", [{"role": "user", "content": "tea?"}])
     assert manager.flush_pending(60)
     assert manager.prefetch_all("tea", session_id="s1") == "s1: tea? / yes"
     assert manager.system_prompt() == "A list of turns is kept."
-    assert [each["name"] for each in manager.tool_schemas()] == ["list_count"]
+    assert [schema["name"] for schema in manager.tool_schemas()] == ["list_count"]
     assert manager.handle_tool_call("list_count", {}) == "2"
     manager.shutdown_all()
 
@@ -266,6 +266,6 @@ def test_a_folder_goes_before_a_package_of_the_same_name(tmp_path: Path) -> None
     (tmp_path / "plugins" / "notes.txt").write_text("")
     (found,) = find_plugins(tmp_path / "plugins")
     assert found.where == f"The folder {tmp_path / 'plugins' / 'listed'}"
-    assert [each.where for each in find_plugins(tmp_path / "missing")] == [
+    assert [plugin.where for plugin in find_plugins(tmp_path / "missing")] == [
         "the package listed"
     ]

@@ -81,7 +81,7 @@ def test_the_best_comes_first_and_no_more_than_asked_for() -> None:
         ("d", "Likes Assam"),
     ]
     matches = Recall(facts).find("tea from Assam", limit=2)
-    assert [each.id for each in matches] == ["b", "c"]
+    assert [match.id for match in matches] == ["b", "c"]
     assert matches[0].score == pytest.approx(1)
     assert Recall([]).find("tea") == []
 
@@ -156,7 +156,7 @@ def test_any_text_can_be_kept_and_asked_for(texts: list[str], query: str) -> Non
     """Nothing breaks it; scores lie between 0 and 1; every text is the same as itself."""
     recall = Recall((str(n), text) for n, text in enumerate(texts))
     scores = [each.score for each in recall.find(query)]
-    assert all(0 < each <= 1 for each in scores)
+    assert all(0 < score <= 1 for score in scores)
     assert len(scores) <= 5
     for text in texts:
         same = recall.same(text)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tenax.assembly import Runtime
 from tenax.config import Config
-from tenax.errors import FactChanged
+from tenax.errors import MemoryChanged
 from tenax.events import TEMPORARY, MemoryRecalled, MessageUser
-from tenax.models import Call, Reply, ScriptedModel
+from tenax.models import Reply, ScriptedCall, ScriptedModel
 from tenax.parts import Text
-from tenax.runtime.runtime import Runtime
-from tenax.text import fence
+from tenax.text import quote
 from tests.support.runs import asked, config_of
 
 TEA = "The person drinks green tea in the morning."
@@ -26,12 +26,14 @@ def config(store_url: str, tmp_path: Path) -> Config:
 
 def remember(text: str, **args: str) -> Reply:
     """A model that uses the memory tool."""
-    return Reply(calls=[Call("memory", {"action": "add", "text": text, **args})])
+    return Reply(
+        calls=[ScriptedCall("memory", {"action": "add", "text": text, **args})]
+    )
 
 
 async def recalled(runtime: Runtime, name: str) -> list[MemoryRecalled]:
-    events = [each.event for each in await runtime.journal.read(name)]
-    return [each for each in events if isinstance(each, MemoryRecalled)]
+    events = [event.event for event in await runtime.journal.read(name)]
+    return [event for event in events if isinstance(event, MemoryRecalled)]
 
 
 async def test_the_model_remembers_and_the_person_sees_it_and_can_undo_it(
@@ -42,7 +44,7 @@ async def test_the_model_remembers_and_the_person_sees_it_and_can_undo_it(
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
         seq = await asked(runtime, name, "I drink green tea in the morning.")
-        (fact,) = await runtime.memory.facts()
+        (fact,) = await runtime.memory.entries()
         assert (fact.text, fact.by, fact.conversation, fact.seq) == (
             TEA,
             "model",
@@ -53,10 +55,10 @@ async def test_the_model_remembers_and_the_person_sees_it_and_can_undo_it(
         assert (row.text, row.action, row.by, row.fact, row.version, row.state) == (
             TEA, "added", "model", fact.id, 1, "")  # fmt: skip
         await runtime.memory.undo(fact.id, was=1)
-        assert await runtime.memory.facts() == []
+        assert await runtime.memory.entries() == []
         (row,) = [row for row in await runtime.transcript(name) if row.kind == "memory"]
         assert row.state == "undone"
-        with pytest.raises(FactChanged):
+        with pytest.raises(MemoryChanged):
             await runtime.memory.undo(fact.id, was=1)
         asks, answers = model.bodies
         assert answers.startswith(asks[: asks.index(b"I drink green tea")]), (
@@ -83,15 +85,15 @@ async def test_what_was_told_elsewhere_is_recalled_and_fenced(config: Config) ->
         assert fact.id in event.facts
         assert TEA in event.texts["builtin"]
         sent = json.loads(model.bodies[-1])
-        assert fence(event.texts["builtin"]) in json.dumps(
+        assert quote(event.texts["builtin"]) in json.dumps(
             sent, ensure_ascii=False
         ).encode().decode("unicode_escape")
 
 
-async def test_the_prompt_is_the_same_bytes_as_long_as_a_stretch_lasts(
+async def test_the_prompt_is_the_same_bytes_as_long_as_a_segment_lasts(
     config: Config,
 ) -> None:
-    """A fact that is added meanwhile waits for the next stretch; a new conversation begins with it."""
+    """A fact that is added meanwhile waits for the next segment; a new conversation begins with it."""
     model = ScriptedModel([Reply("One."), Reply("Two."), Reply("Three.")])
     async with Runtime(config, models=[model]) as runtime:
         await runtime.memory.add("The person's name is Ada.", about="profile")
@@ -121,7 +123,7 @@ async def test_nothing_is_remembered_of_a_temporary_conversation(
         assert await recalled(runtime, name) == []
 
 
-async def test_a_private_fact_never_comes_into_a_conversation_with_several_authors(
+async def test_a_private_memory_never_comes_into_a_conversation_with_several_authors(
     config: Config,
 ) -> None:
     """Only what was learned there is used there, and it is used nowhere else."""
@@ -150,7 +152,7 @@ async def test_a_private_fact_never_comes_into_a_conversation_with_several_autho
 
 async def test_what_a_model_repeats_of_the_fence_is_not_shown(config: Config) -> None:
     """Cut anywhere, neither the stream nor the answer shows what was recalled."""
-    leaked = fence(f"- {TEA}")
+    leaked = quote(f"- {TEA}")
     model = ScriptedModel([Reply(f"Well. {leaked}\nTea, then.")])
     async with Runtime(config, models=[model]) as runtime:
         name = await runtime.new()
@@ -191,7 +193,7 @@ async def test_a_file_can_be_edited_and_taken_in_again(config: Config) -> None:
             1,
             [],
         )
-        standing = {each.text for each in await runtime.memory.facts()}
+        standing = {entry.text for entry in await runtime.memory.entries()}
         assert standing == {
             "The person's name is Ada.",
             TEA.replace("green", "black"),

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from tenax.assembly import Runtime
 from tenax.memory import service as readers
 from tenax.memory.review import review as real
 from tenax.models import Reply, Script
-from tenax.runtime.runtime import Runtime
 from tenax.testing import Provider
-from tests.support.runs import asked, config_of, until
+from tests.support.runs import asked, config_of, until, with_timing
 
 TOLD = "I live in Graz and have two cats."
 FOUND = [
@@ -39,6 +39,7 @@ async def talking(
         config = config_of(
             url, home, OPENAI_BASE_URL=f"{model.url}/v1", TENAX_MODEL="m", **env
         )
+        config = with_timing(config, quiet_seconds=0.05)
         async with Runtime(config) as runtime:
             name = await runtime.new()
             await runtime.rename(name, "A talk")
@@ -48,12 +49,7 @@ async def talking(
 async def remembered(runtime: Runtime, name: str, count: int) -> list[str]:
     """Wait until so many facts were told of there; what stands."""
     await until(runtime, name, "memory.noted", count)
-    return sorted(each.text for each in await runtime.memory.facts())
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "QUIET_SECONDS", 0.05)
+    return sorted(entry.text for entry in await runtime.memory.entries())
 
 
 async def test_what_the_person_told_is_remembered_and_shown_with_an_undo(
@@ -71,7 +67,7 @@ async def test_what_the_person_told_is_remembered_and_shown_with_an_undo(
         assert sorted(row.text for row in lines) == texts
         assert {row.by for row in lines} == {"review"}
         await runtime.memory.undo(lines[0].fact, was=lines[0].version)
-        assert len(await runtime.memory.facts()) == 1
+        assert len(await runtime.memory.entries()) == 1
 
 
 async def test_a_review_comes_once_and_adds_nothing_that_is_known(
@@ -90,7 +86,7 @@ async def test_a_review_comes_once_and_adds_nothing_that_is_known(
         await until(runtime, name, "model.used", 2)
         assert b"Known already" in model.received[-1].body
         assert TOLD.encode() not in model.received[-1].body
-        assert len(await runtime.memory.facts()) == 2
+        assert len(await runtime.memory.entries()) == 2
 
 
 async def test_a_review_that_ends_in_a_surprise_ends_no_other(
@@ -131,4 +127,4 @@ async def test_one_setting_turns_it_off(store_url: str, tmp_path: Path) -> None:
         await asked(runtime, name, TOLD)
         await asked(runtime, name, TOLD)
         assert len(model.received) == 2
-        assert await runtime.memory.facts() == []
+        assert await runtime.memory.entries() == []

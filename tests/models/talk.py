@@ -60,7 +60,7 @@ def said(role: Any, *parts: Any) -> Message:
 
 def ask(model: Model, *messages: Message, prompt: str = "", **more: Any) -> bytes:
     """A request of these messages, or of one that says hello."""
-    rows = [model.message(each) for each in messages or [said("user", "Hello")]]
+    rows = [model.message(message) for message in messages or [said("user", "Hello")]]
     return model.body(prompt, more.pop("tools", ()), rows, more)
 
 
@@ -72,11 +72,13 @@ class Heard:
 
     @property
     def words(self) -> str:
-        return "".join(each.text for each in self.pieces if isinstance(each, Words))
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Words))
 
     @property
     def thoughts(self) -> str:
-        return "".join(each.text for each in self.pieces if isinstance(each, Thought))
+        return "".join(
+            piece.text for piece in self.pieces if isinstance(piece, Thought)
+        )
 
     @property
     def answer(self) -> Answer:

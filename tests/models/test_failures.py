@@ -53,23 +53,23 @@ def check_sentence(failure: Failure) -> None:
 @pytest.mark.parametrize(
     ("trouble", "why", "said"),
     [
-        (Trouble("key"), "key", "does not accept the key"),
-        (Trouble("key", status=403), "key", "does not let this key use m"),
-        (Trouble("refused"), "refused", "has no model m, or the address is wrong"),
-        (Trouble("refused", status=402), "refused", "wants to be paid first"),
+        (Trouble("key"), "key", "rejected the API key"),
+        (Trouble("key", status=403), "key", "does not allow this API key to use m"),
+        (Trouble("refused"), "refused", "has no model m, or the URL is wrong"),
+        (Trouble("refused", status=402), "refused", "has no credit left"),
         (
             Trouble("refused", status=418, message="I am a teapot"),
             "refused",
-            'It says: "I am a teapot"',
+            'Server message: "I am a teapot"',
         ),
         (Trouble("refused", status=400), "refused", "refused the request (status 400)"),
-        (Trouble("rate"), "rate", "takes no more requests for now"),
-        (Trouble("server"), "server", "trouble of its own (status 500)"),
+        (Trouble("rate"), "rate", "rate limit reached"),
+        (Trouble("server"), "server", "returned an error (status 500)"),
         (Trouble("server", status=529), "server", "status 529"),
         (Trouble("server", status=408), "server", "status 408"),
-        (Trouble("dropped"), "dropped", "in the middle of its answer"),
+        (Trouble("dropped"), "dropped", "in the middle of the answer"),
         (Trouble("away"), "dropped", "closed the connection without an answer"),
-        (Trouble("malformed"), "malformed", "cannot be read"),
+        (Trouble("malformed"), "malformed", "cannot read"),
     ],
 )
 async def test_each_trouble_is_a_sentence(
@@ -157,7 +157,9 @@ def test_retry_after_may_be_a_date(given: str, seconds: float | None) -> None:
     headers = httpx.Headers(
         {"Retry-After": given, "Date": "Sun, 15 Nov 2026 12:00:00 GMT"}
     )
-    assert Failures("h", "m", None).answered(429, headers, b"").retry_after == seconds
+    assert (
+        Failures("h", "m", None).from_response(429, headers, b"").retry_after == seconds
+    )
 
 
 @both
@@ -172,7 +174,7 @@ async def test_an_overflow_teaches_how_long_the_context_is(api: str) -> None:
         await model.close()
     assert (failure.why, failure.limit) == ("overflow", 3)
     assert known(model) == 3
-    assert "longer than the context of m, which holds 3 tokens" in failure.message
+    assert "too long for the context of m (3 tokens)" in failure.message
     check_sentence(failure)
 
 
@@ -213,7 +215,7 @@ def test_overflows_are_known_by_many_words(
     status: int, message: str, limit: int | None
 ) -> None:
     """Providers say it in words of their own; the limit is read where they say it."""
-    failure = Failures("h", "m", None).answered(
+    failure = Failures("h", "m", None).from_response(
         status, {}, json.dumps({"error": {"message": message}}).encode()
     )
     assert (failure.why, failure.limit) == ("overflow", limit)
@@ -235,9 +237,9 @@ def test_overflows_are_known_by_many_words(
             429,
             b'{"error": {"code": "insufficient_quota", "message": "x"}}',
             "refused",
-            "paid",
+            "no credit",
         ),
-        (401, b"", "key", "asks for a key, and none is set"),
+        (401, b"", "key", "needs an API key, and none is set"),
         (302, b"", "refused", "status 302"),
         (200, b'{"error": {"message": "late", "code": 429}}', "rate", '"late"'),
         (200, b'{"error": {"message": "odd"}}', "server", '"odd"'),
@@ -247,7 +249,7 @@ def test_whatever_is_answered_is_a_sentence(
     status: int, body: bytes, why: str, said: str
 ) -> None:
     """A page of a proxy, a plain text, broken JSON: the person still learns what happened."""
-    failure = Failures("h", "m", None).answered(status, {}, body)
+    failure = Failures("h", "m", None).from_response(status, {}, body)
     assert failure.why == why
     assert said in failure.message
     check_sentence(failure)
@@ -414,7 +416,7 @@ def test_what_is_tried_again() -> None:
             404,
             b'{"error": {"message": "model \\"m\\" not found, try pulling it first"}}',
             "no model m.",
-            "fetch",
+            "download",
         ),
         (
             404,
@@ -431,40 +433,40 @@ def test_what_is_tried_again() -> None:
         (
             404,
             b"<!doctype html><html><h1>Not here</h1></html>",
-            "no model at this address",
+            "no model at this URL",
             "/v1",
         ),
-        (404, b"404 page not found", "no model at this address", "/v1"),
-        (404, b'{"detail": "Not Found"}', "no model at this address", "/v1"),
+        (404, b"404 page not found", "no model at this URL", "/v1"),
+        (404, b'{"detail": "Not Found"}', "no model at this URL", "/v1"),
         (
             404,
             b'{"error": {"message": "Invalid URL (POST /chat/completions)"}}',
-            "at this address",
+            "at this URL",
             "/v1",
         ),
         (
             404,
             b'{"error": {"message": "File Not Found", "type": "not_found_error"}}',
-            "at this address",
+            "at this URL",
             "/v1",
         ),
         (
             200,
             b'{"error": "Unexpected endpoint or method. (POST /chat/completions)"}',
-            "at this address",
+            "at this URL",
             "/v1",
         ),
-        (405, b"<html>no</html>", "no model at this address", "/v1"),
+        (405, b"<html>no</html>", "no model at this URL", "/v1"),
         (
             400,
             b'{"error": {"message": "Your credit balance is too low"}}',
-            "paid first",
+            "has no credit left",
             "account",
         ),
         (
             402,
             b'{"error": {"message": "Insufficient credits"}}',
-            "paid first",
+            "has no credit left",
             "account",
         ),
         (
@@ -491,7 +493,7 @@ def test_what_a_person_would_do_differently_about_is_told_apart(
     status: int, body: bytes, said: str, hint: str
 ) -> None:
     """A wrong name, a wrong address, an empty account, a model without tools."""
-    failure = Failures("h", "m", KEY).answered(status, {}, body)
+    failure = Failures("h", "m", KEY).from_response(status, {}, body)
     assert failure.why == "refused"
     assert said in failure.message
     assert hint in failure.hint
@@ -519,16 +521,31 @@ def test_what_a_person_would_do_differently_about_is_told_apart(
             "llama.cpp is not running",
             "llama-server",
         ),
-        ("box:11434", ConnectionRefusedError(), "nothing is running there", "running"),
-        ("llm.example", socket.gaierror(-2, "x"), "its name is not known", "network"),
-        ("llm.example", OSError(errno.ENETUNREACH, "x"), "no way to it", "network"),
+        (
+            "box:11434",
+            ConnectionRefusedError(),
+            "nothing is listening at this address",
+            "running",
+        ),
+        (
+            "llm.example",
+            socket.gaierror(-2, "x"),
+            "the host name is unknown",
+            "network",
+        ),
+        (
+            "llm.example",
+            OSError(errno.ENETUNREACH, "x"),
+            "no route to the host",
+            "network",
+        ),
         (
             "llm.example",
             ssl.SSLCertVerificationError(),
             "certificate is not trusted",
             "SSL_CERT_FILE",
         ),
-        ("llm.example", ssl.SSLError(), "does not speak https", "http://"),
+        ("llm.example", ssl.SSLError(), "does not use https", "http://"),
         ("llm.example", ValueError(), "cannot be reached: outer.", "running"),
     ],
 )
@@ -540,7 +557,7 @@ def test_why_nobody_is_reached_is_told_apart(
     middle.__cause__ = ExceptionGroup("several", [TypeError(), cause])
     outer = httpx.ConnectError("outer")
     outer.__context__ = middle
-    failure = Failures(where, "m", None).away(outer)
+    failure = Failures(where, "m", None).from_connection_error(outer)
     assert failure.why == "away"
     assert said in failure.message
     assert hint in failure.hint
@@ -557,7 +574,7 @@ async def test_a_server_without_https_is_told_so() -> None:
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         failure = (await hear_from("openai", f"https://127.0.0.1:{port}")).failure
-    assert "does not speak https" in failure.message
+    assert "does not use https" in failure.message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Both wire formats against a real server: llama.cpp with a small model, in a process of its own.
 
-Nothing is skipped: a machine without the server or the model file fails, with what to install.
+`make` installs the server and the model file, so a machine without them fails, with what to install.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def test_an_answer_is_streamed(url: str, api: str) -> None:
         silence=60,
     )
     await model.close()
-    assert len([each for each in heard.pieces if isinstance(each, Words)]) > 2
+    assert len([piece for piece in heard.pieces if isinstance(piece, Words)]) > 2
     assert heard.answer.parts == [Text(heard.words)]
     assert heard.answer.finish in {"stop", "end_turn", "length", "max_tokens"}
     assert heard.answer.usage is not None

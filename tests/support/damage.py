@@ -101,8 +101,10 @@ def put_back(folder: Path, path: Path) -> None:
     """Put a copy in the place of a store. Its witness stays."""
     for name in (f"{path.name}-wal", f"{path.name}-shm"):
         path.with_name(name).unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
-    shutil.copy(folder / path.name, path)
+    # Copy before the old file goes: the file system could give the inode of a deleted file to the copy.
+    copy = path.with_name(f"{path.name}-copy")
+    shutil.copy(folder / path.name, copy)
+    copy.replace(path)
 
 
 class Snapshots:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tenax.config import Config
 
-SECONDS = 30.0
+SECONDS = 60.0
 SOURCE = """
 import json, os, threading, time
 from pathlib import Path
@@ -73,10 +73,14 @@ class Diary(MemoryProvider):
         how = HERE / f"{method}.how"
         word = how.read_text() if how.exists() else ""
         if word == "block":
-            (HERE / "blocked").touch()
+            # The clock of the journal. The time of a file comes from a coarser clock.
+            began = HERE / "blocked.new"
+            began.write_text(str(time.time_ns() // 1000))
+            began.rename(HERE / "blocked")
             threading.Event().wait()
         if word == "leak":
-            threading.Thread(target=lambda: time.sleep(3600), daemon=False).start()
+            # The thread outlives the provider, but not the tests.
+            threading.Thread(target=threading.main_thread().join, daemon=False).start()
         if word == "raise":
             raise RuntimeError("no")
         if word == "print":
@@ -89,7 +93,7 @@ class Diary:
 
     def __init__(self, config: Config, name: str = "diary", **acts: str) -> None:
         self.name = name
-        self.folder: Path = config.places.data / "plugins" / name
+        self.folder: Path = config.directories.data / "plugins" / name
         self.folder.mkdir(parents=True)
         (self.folder / "__init__.py").write_text(SOURCE)
         self.act(**acts)
@@ -103,12 +107,17 @@ class Diary:
         file = self.folder / "calls.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
         return [
-            each for each in map(json.loads, lines) if not kinds or each[0] in kinds
+            line for line in map(json.loads, lines) if not kinds or line[0] in kinds
         ]
 
     @property
     def blocked(self) -> bool:
         return (self.folder / "blocked").exists()
+
+    @property
+    def blocked_at(self) -> int:
+        """The time at which the blocked call began, in microseconds since 1970."""
+        return int((self.folder / "blocked").read_text())
 
     def told(self, kind: str, count: int) -> list[list[Any]]:
         """Wait until it was told so many of this kind."""

@@ -86,7 +86,7 @@ def pdf(
         places[number] = len(out)
         out += b"%d 0 obj\n%b\nendobj\n" % (number, body)
     out += extra
-    table = b"".join(b"%d 1\n%010d 00000 n \n" % each for each in places.items())
+    table = b"".join(b"%d 1\n%010d 00000 n \n" % item for item in places.items())
     last = b"trailer\n<< /Size %d /Root 1 0 R %b >>\nstartxref\n%d\n%%%%EOF\n"
     return (
         out

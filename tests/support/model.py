@@ -17,8 +17,8 @@ from tenax.errors import (
     InvalidInput,
     NoSuchConversation,
     RunConflict,
+    SegmentMoved,
     SessionEnded,
-    StretchMoved,
 )
 
 ROLES = {"user", "assistant", "system", "tool"}
@@ -61,7 +61,7 @@ class Entry:
 
 
 @dataclasses.dataclass
-class Stretch:
+class Segment:
     name: str
     parent: str | None
     opened: int
@@ -73,10 +73,10 @@ class Stretch:
 class Conversation:
     """One journal."""
 
-    def __init__(self, user: str, name: str, stretch: str) -> None:
+    def __init__(self, user: str, name: str, segment: str) -> None:
         self.user = user
         self.name = name
-        self.first_stretch = stretch
+        self.first_segment = segment
         self.entries: list[Entry] = []
         self.head = 0
         self.origin: tuple[str, dict[int, int]] | None = None
@@ -85,27 +85,27 @@ class Conversation:
     # -- what the events say ---------------------------------------------------------------------------------
 
     def facts(self) -> list[Entry]:
-        return [each for each in self.entries if not each.partial]
+        return [entry for entry in self.entries if not entry.partial]
 
     def at(self, seq: int) -> Entry | None:
-        return next((each for each in self.entries if each.seq == seq), None)
+        return next((entry for entry in self.entries if entry.seq == seq), None)
 
     def killed(self) -> dict[int, int]:
         """Which row was taken away by which edit."""
         dead: dict[int, int] = {}
-        for each in self.facts():
-            if each.kind in {"rewound", "cleared"}:
-                after = each.fields.get("to", 0)
+        for fact in self.facts():
+            if fact.kind in {"rewound", "cleared"}:
+                after = fact.fields.get("to", 0)
                 for row in self.facts():
-                    if row.role and after < row.seq < each.seq and row.seq not in dead:
-                        dead[row.seq] = each.seq
-            elif each.kind == "restored":
-                dead = {seq: by for seq, by in dead.items() if by != each.fields["of"]}
+                    if row.role and after < row.seq < fact.seq and row.seq not in dead:
+                        dead[row.seq] = fact.seq
+            elif fact.kind == "restored":
+                dead = {seq: by for seq, by in dead.items() if by != fact.fields["of"]}
         return dead
 
     def standing(self) -> list[Entry]:
         dead = self.killed()
-        return [each for each in self.facts() if each.role and each.seq not in dead]
+        return [fact for fact in self.facts() if fact.role and fact.seq not in dead]
 
     def rows(self) -> list[tuple[int, int, str]]:
         return [
@@ -117,7 +117,7 @@ class Conversation:
         return [each for each in self.standing() if each.role in ROLES]
 
     def run(self) -> str | None:
-        last = [each for each in self.facts() if each.kind in {"started", "finished"}][
+        last = [fact for fact in self.facts() if fact.kind in {"started", "finished"}][
             -1:
         ]
         return last[0].run if last and last[0].kind == "started" else None
@@ -125,63 +125,63 @@ class Conversation:
     def unanswered(self) -> int:
         taken = {
             seq
-            for each in self.facts()
-            if each.kind == "started"
-            for seq in each.fields["inputs"]
+            for fact in self.facts()
+            if fact.kind == "started"
+            for seq in fact.fields["inputs"]
         }
         asked = [
-            each.seq
-            for each in self.messages()
-            if each.fields.get("ask") and each.seq not in taken
+            message.seq
+            for message in self.messages()
+            if message.fields.get("ask") and message.seq not in taken
         ]
         return min(asked, default=0)
 
-    def stretches(self) -> list[Stretch]:
-        found = [Stretch(self.first_stretch, None, 1, 0)]
-        for each in self.facts():
-            if each.kind == "ended":
-                found[-1].ended, found[-1].reason = each.seq, each.fields["reason"]
-            elif each.kind == "compacted":
-                found[-1].ended, found[-1].reason = each.seq, "compression"
+    def segments(self) -> list[Segment]:
+        found = [Segment(self.first_segment, None, 1, 0)]
+        for fact in self.facts():
+            if fact.kind == "ended":
+                found[-1].ended, found[-1].reason = fact.seq, fact.fields["reason"]
+            elif fact.kind == "compacted":
+                found[-1].ended, found[-1].reason = fact.seq, "compression"
                 found.append(
-                    Stretch(
-                        each.fields["child"],
-                        each.fields["parent"],
-                        each.seq,
-                        each.fields["covers_to"],
+                    Segment(
+                        fact.fields["child"],
+                        fact.fields["parent"],
+                        fact.seq,
+                        fact.fields["covers_to"],
                     )
                 )
         return found
 
-    def stretch(self) -> str | None:
-        last = self.stretches()[-1]
+    def segment(self) -> str | None:
+        last = self.segments()[-1]
         return last.name if last.ended is None else None
 
-    def messages_in(self, stretch: Stretch) -> int:
+    def messages_in(self, segment: Segment) -> int:
         return sum(
-            stretch.opened <= each.seq
-            and (stretch.ended is None or each.seq <= stretch.ended)
-            for each in self.messages()
+            segment.opened <= message.seq
+            and (segment.ended is None or message.seq <= segment.ended)
+            for message in self.messages()
         )
 
     def last(self, *kinds: str) -> int:
-        return max((each.seq for each in self.facts() if each.kind in kinds), default=0)
+        return max((fact.seq for fact in self.facts() if fact.kind in kinds), default=0)
 
     def title(self) -> str | None:
-        titles = [each for each in self.facts() if each.kind == "titled"]
+        titles = [fact for fact in self.facts() if fact.kind == "titled"]
         return None if not titles or titles[-1].erased else titles[-1].fields["title"]
 
     def flag(self, kind: str) -> bool:
-        values = [each.fields["on"] for each in self.facts() if each.kind == kind]
+        values = [fact.fields["on"] for fact in self.facts() if fact.kind == kind]
         return bool(values and values[-1])
 
     def summary(self) -> dict[str, Any]:
         """What the head and the list say."""
         changing = [
-            each.seq
-            for each in self.facts()
-            if each.role
-            or each.kind in {"rewound", "cleared", "restored", "compacted", "erased"}
+            fact.seq
+            for fact in self.facts()
+            if fact.role
+            or fact.kind in {"rewound", "cleared", "restored", "compacted", "erased"}
         ]
         return {
             "head": self.head,
@@ -191,7 +191,7 @@ class Conversation:
             "revision": max(changing, default=0),
             "epoch": self.last("compacted", "rewound", "cleared", "restored", "erased"),
             "run": self.run(),
-            "stretch": self.stretch(),
+            "segment": self.segment(),
             "unanswered": self.unanswered(),
             "messages": len(self.messages()),
             "title": self.title(),
@@ -206,7 +206,7 @@ class Conversation:
         seq = self.head + 1
         if (check := getattr(self, f"_check_{kind}", None)) is not None:
             check(seq, run, **fields)
-        if kind in ROLES and self.stretch() is None:
+        if kind in ROLES and self.segment() is None:
             raise SessionEnded("ended")
         if fields.get("request", 0) >= seq:
             raise InvalidInput("request")
@@ -219,25 +219,25 @@ class Conversation:
         """The last finished turn after the last boundary that no undo has taken back."""
         upto = [
             0,
-            *(each.fields["upto"] for each in self.facts() if each.kind == "due"),
+            *(fact.fields["upto"] for fact in self.facts() if fact.kind == "due"),
         ][-1]
         undone: dict[int, Entry] = {}
-        for each in self.facts():
-            if each.kind in {"rewound", "cleared"}:
+        for fact in self.facts():
+            if fact.kind in {"rewound", "cleared"}:
                 for turn in self.facts():
                     if (
                         turn.kind == "finished"
-                        and each.fields.get("to", 0) < turn.seq < each.seq
+                        and fact.fields.get("to", 0) < turn.seq < fact.seq
                     ):
-                        undone.setdefault(turn.seq, each)
-            elif each.kind == "restored":
+                        undone.setdefault(turn.seq, fact)
+            elif fact.kind == "restored":
                 undone = {
-                    seq: by for seq, by in undone.items() if by.seq != each.fields["of"]
+                    seq: by for seq, by in undone.items() if by.seq != fact.fields["of"]
                 }
         turns = [
-            each.seq
-            for each in self.facts()
-            if each.kind == "finished" and each.seq > upto
+            fact.seq
+            for fact in self.facts()
+            if fact.kind == "finished" and fact.seq > upto
         ]
         return max(
             (
@@ -250,8 +250,8 @@ class Conversation:
 
     def shared(self) -> bool:
         return any(
-            each.fields.get("author", "") not in {"", self.user}
-            for each in self.facts()
+            fact.fields.get("author", "") not in {"", self.user}
+            for fact in self.facts()
         )
 
     def _check_due(self, seq: int, run: str | None, upto: int) -> None:
@@ -264,7 +264,7 @@ class Conversation:
 
     def _check_rewound(self, seq: int, run: str | None, to: int) -> None:
         self._no_run()
-        if not self.stretches()[-1].opened <= to < seq or not any(
+        if not self.segments()[-1].opened <= to < seq or not any(
             each.seq > to for each in self.standing()
         ):
             raise InvalidInput("rewind")
@@ -285,10 +285,10 @@ class Conversation:
             raise InvalidInput("gone on")
 
     def _check_ended(
-        self, seq: int, run: str | None, stretch: str, reason: str
+        self, seq: int, run: str | None, segment: str, reason: str
     ) -> None:
-        if self.stretch() != stretch:
-            raise StretchMoved("ended", by=self.stretch())
+        if self.segment() != segment:
+            raise SegmentMoved("ended", by=self.segment())
 
     def _check_compacted(
         self,
@@ -299,9 +299,9 @@ class Conversation:
         covers_to: int,
         folded_to: int,
     ) -> None:
-        if self.stretch() != parent:
-            raise StretchMoved("compacted", by=self.stretch())
-        if not self.stretches()[-1].covers_to <= covers_to < seq:
+        if self.segment() != parent:
+            raise SegmentMoved("compacted", by=self.segment())
+        if not self.segments()[-1].covers_to <= covers_to < seq:
             raise InvalidInput("covers")
         for each in self.facts():
             if each.seq <= folded_to:
@@ -344,28 +344,28 @@ class Conversation:
             request = found.fields.get("request")
             if request:
                 self.entries = [
-                    each
-                    for each in self.entries
+                    entry
+                    for entry in self.entries
                     if not (
-                        each.partial
-                        and each.fields["request"] == request
-                        and each.seq < seq
+                        entry.partial
+                        and entry.fields["request"] == request
+                        and entry.seq < seq
                     )
                 ]
 
     def prune(self) -> int:
         answers = [
-            each
-            for each in self.facts()
-            if each.kind in {"assistant", "part"} and each.fields.get("request")
+            fact
+            for fact in self.facts()
+            if fact.kind in {"assistant", "part"} and fact.fields.get("request")
         ]
         before = len(self.entries)
         self.entries = [
-            each
-            for each in self.entries
-            if not each.partial
+            entry
+            for entry in self.entries
+            if not entry.partial
             or not any(
-                each.seq < one.seq and each.fields["request"] == one.fields["request"]
+                entry.seq < one.seq and entry.fields["request"] == one.fields["request"]
                 for one in answers
             )
         ]
@@ -395,19 +395,19 @@ class Model:
             each for (owner, _), each in self.conversations.items() if owner == user
         ]
 
-    def open(self, user: str, name: str, stretch: str) -> Conversation:
+    def open(self, user: str, name: str, segment: str) -> Conversation:
         if (user, name) in self.gone:
             raise Gone(name)
-        if (user, name) in self.conversations or self.taken(user, stretch):
+        if (user, name) in self.conversations or self.taken(user, segment):
             raise ConversationExists(name)
-        made = self.conversations[user, name] = Conversation(user, name, stretch)
+        made = self.conversations[user, name] = Conversation(user, name, segment)
         made.append("opened", None)
         self._place_cursors(made, imported=False)
         return made
 
-    def taken(self, user: str, stretch: str) -> bool:
+    def taken(self, user: str, segment: str) -> bool:
         return any(
-            stretch == each.name for own in self.of(user) for each in own.stretches()
+            segment == each.name for own in self.of(user) for each in own.segments()
         )
 
     def receive(self, user: str, name: str, ident: str, text: str) -> tuple[str, int]:
@@ -453,36 +453,36 @@ class Model:
             raise
 
     def fork(
-        self, user: str, name: str, upto: int, fork: str, stretch: str, second: str
+        self, user: str, name: str, upto: int, fork: str, segment: str, second: str
     ) -> None:
         """The standing messages up to a seq, as a conversation of its own."""
         origin = self.get(user, name)
         rows = [each for each in origin.standing() if each.seq <= upto]
         copies = [
-            each
-            for each in rows
-            if each.role in {*ROLES, "partial"}
-            and not each.erased
-            and (each.run is None or each.run != origin.run())
+            row
+            for row in rows
+            if row.role in {*ROLES, "partial"}
+            and not row.erased
+            and (row.run is None or row.run != origin.run())
         ]
-        summaries = [each for each in rows if each.role == "summary"]
-        made = self.conversations[user, fork] = Conversation(user, fork, stretch)
+        summaries = [row for row in rows if row.role == "summary"]
+        made = self.conversations[user, fork] = Conversation(user, fork, segment)
         made.append("opened", None)
         where: dict[int, int] = {}
-        for each in copies:
+        for copy in copies:
             fields = {
                 key: value
-                for key, value in each.fields.items()
+                for key, value in copy.fields.items()
                 if key not in {"ask", "request"}
             }
-            where[each.seq] = made.append(each.kind, None, **fields).seq
+            where[copy.seq] = made.append(copy.kind, None, **fields).seq
         if summaries and not summaries[-1].erased:
             covered = 1 + sum(seq <= summaries[-1].fields["covers_to"] for seq in where)
             made.append("summarised", None, covers_to=covered)
             made.append(
                 "compacted",
                 None,
-                parent=stretch,
+                parent=segment,
                 child=second,
                 covers_to=covered,
                 folded_to=made.head,
@@ -506,19 +506,19 @@ class Model:
         self, user: str, name: str, seqs: set[int], reached: dict[str, list[int]]
     ) -> None:
         conversation = self.get(user, name)
-        facts = {each.seq: each for each in conversation.facts()}
+        facts = {fact.seq: fact for fact in conversation.facts()}
         wanted = set(seqs)
-        for each in facts.values():
-            summary = each.kind == "summarised" and any(
-                seq <= each.fields["covers_to"] for seq in seqs
+        for fact in facts.values():
+            summary = fact.kind == "summarised" and any(
+                seq <= fact.fields["covers_to"] for seq in seqs
             )
             title = (
-                each.kind == "titled"
-                and each.fields["derived"]
-                and any(seq < each.seq for seq in seqs)
+                fact.kind == "titled"
+                and fact.fields["derived"]
+                and any(seq < fact.seq for seq in seqs)
             )
             if summary or title:
-                wanted.add(each.seq)
+                wanted.add(fact.seq)
         if not seqs & set(facts) and not any(
             not facts[seq].erased for seq in wanted & set(facts)
         ):

@@ -128,17 +128,17 @@ def _greet(client: socket.socket) -> bool:
     return bool(code == _PROTOCOL)
 
 
-def _receive(place: socket.socket) -> tuple[bytes, bytes]:
+def _receive(connection: socket.socket) -> tuple[bytes, bytes]:
     """A message: its kind, and all its bytes."""
-    head = _exactly(place, 5)
+    head = _exactly(connection, 5)
     (length,) = struct.unpack("!i", head[1:])
-    return head[:1], head + _exactly(place, length - 4)
+    return head[:1], head + _exactly(connection, length - 4)
 
 
-def _exactly(place: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int) -> bytes:
     found = b""
     while len(found) < count:
-        piece = place.recv(count - len(found))
+        piece = connection.recv(count - len(found))
         if not piece:
             raise EOFError
         found += piece

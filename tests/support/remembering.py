@@ -22,11 +22,11 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.memory import MemoryManager, MemoryProvider
-from tenax.memory.providers.delivery import Follower
+from tenax.memory.providers.delivery import Delivery
 from tenax.parts import Text
 from tests.support.children import Teller
 
-SECONDS = 30.0
+SECONDS = 60.0
 USER = "ada"
 
 
@@ -42,9 +42,9 @@ def turn(journal: Journal, name: str, words: str, outcome: Any = "completed") ->
 
 
 def due(journal: Journal, name: str, *, owner: str = "", upto: int = 0) -> int:
-    """A boundary of the open stretch, after everything that is finished."""
+    """A boundary of the open segment, after everything that is finished."""
     head = journal.head(name)
-    event = MemoryDue(head.stretch or "", upto or head.turns, "switch", owner)
+    event = MemoryDue(head.segment or "", upto or head.turns, "switch", owner)
     return journal.append(name, [event])[-1].seq
 
 
@@ -139,28 +139,28 @@ def remember(
     async def work() -> None:
         journal = AsyncJournal(tenax.open(url, user=USER))
         manager = MemoryManager()
-        follower = Follower(journal, manager.add_provider(Ledger(Path(file), reach)))
+        follower = Delivery(journal, manager.add_provider(Ledger(Path(file), reach)))
         if point != "turn stored":  # there nothing was given before the kill
             follower.start()
         for number in range(turns):
             for name in names:
                 words = f"{name} {os.getpid()} {number}"
-                await journal.apart(
+                await journal.threads.run(
                     lambda name=name, words=words: turn(journal.journal, name, words)
                 )
                 reach("turn stored")
                 follower.wake()
         for name in names:
-            await journal.apart(lambda name=name: due(journal.journal, name))
+            await journal.threads.run(lambda name=name: due(journal.journal, name))
             reach("end due")
             follower.wake()
         if point == "turn stored":
             follower.start()
         async with asyncio.timeout(SECONDS):
-            while (standing := await follower.standing()).behind or standing.owed:  # noqa: ASYNC110
+            while (standing := await follower.status()).behind or standing.owed:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await follower.close(SECONDS)
-        await journal.apart(manager.shutdown_all)
+        await journal.threads.run(manager.shutdown_all)
         await journal.close()
 
     asyncio.run(work())

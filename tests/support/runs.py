@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +12,40 @@ import msgspec
 
 from tenax.agent.loop import Agent
 from tenax.agent.prompt import PROMPT
+from tenax.assembly import Runtime
+from tenax.clock import Timing
 from tenax.config import Config, load
 from tenax.errors import ToolFailed
 from tenax.events import Event, RunFinished, Unknown
 from tenax.journal.base import Recorded
-from tenax.runtime.runtime import Runtime
 from tenax.tools.base import Call, Effect, Tool
 from tenax.tools.gate import Gate
 from tenax.views.transcript import Row
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def config_of(url: str, home: Path, **more: str) -> Config:
-    """The settings of a person whose store is there. `more` are variables of the environment."""
-    return load({"TENAX_HOME": str(home), "TENAX_STORE": url, **more})
+    """Return the settings of a person with this store. `more` are environment variables.
+
+    Memories have all the time that they need: on a busy machine a quarter of a second may
+    be too short.
+    """
+    config = load({"TENAX_HOME": str(home), "TENAX_STORE": url, **more})
+    timing = Timing(recall_seconds=60.0, provider_recall_seconds=60.0)
+    return replace(config, timing=timing)
+
+
+def with_timing(config: Config, **seconds: float) -> Config:
+    """Return the settings with other periods and waits."""
+    return replace(config, timing=replace(config.timing, **seconds))
 
 
 async def asked(runtime: Runtime, name: str, words: str) -> int:
     """Say this, and wait until it is answered; where the words stand."""
     stored = await runtime.submit(name, words)
     await runtime.finished(name, stored.seq)
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     return stored.seq
 
 
@@ -93,7 +106,7 @@ class Hands(Runtime):
         self.with_tools()
 
     def with_tools(self, *tools: Tool[Any]) -> Hands:
-        who = self._answerers
+        who = self._agents
         who._whole = Agent(
             who._connected(), PROMPT, Gate(tools, who.rules), limits=who._limits
         )
@@ -116,7 +129,7 @@ async def settled(runtime: Runtime, conversation: str, seq: int) -> None:
     """Wait until an input was answered and the lane has nothing to do."""
     async with asyncio.timeout(SECONDS):
         await runtime.finished(conversation, seq)
-        await runtime.lanes.idle(conversation)
+        await runtime.workers.idle(conversation)
 
 
 async def events_of(runtime: Runtime, conversation: str, *kinds: str) -> list[Recorded]:
@@ -127,7 +140,7 @@ async def events_of(runtime: Runtime, conversation: str, *kinds: str) -> list[Re
 
 async def told(runtime: Runtime, conversation: str, *kinds: type[Event]) -> list[Any]:
     """The bodies of the events of these kinds."""
-    found = await events_of(runtime, conversation, *(each.kind for each in kinds))
+    found = await events_of(runtime, conversation, *(kind.kind for kind in kinds))
     return [each.event for each in found if not isinstance(each.event, Unknown)]
 
 

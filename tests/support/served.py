@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import httpx
 
-SECONDS = 30.0
+SECONDS = 60.0
 SETTINGS = ("TENAX_CONFIG", "TENAX_STORE", "TENAX_MODEL", "TENAX_HOST", "TENAX_PORT", "TENAX_LOG", "OPENAI_BASE_URL",
             "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY", "OLLAMA_HOST", "SSH_CONNECTION",
             "DISPLAY", "WAYLAND_DISPLAY", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # fmt: skip
@@ -126,9 +126,9 @@ class Served:
             children = self._children()
             self.process.kill()
             # it would end by itself, in good order, and take its time
-            for each in children:
+            for child in children:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
+                    os.kill(child, signal.SIGKILL)
         self.process.communicate()
 
     def start(self) -> None:
@@ -347,7 +347,10 @@ class Stream:
         elif kind == "list":
             if data["reset"]:
                 self.list.clear()
-            self.list |= {each["id"]: each for each in data["conversations"]}
+            self.list |= {
+                conversation["id"]: conversation
+                for conversation in data["conversations"]
+            }
             for each in data["gone"]:
                 self.list.pop(each, None)
         return data

@@ -15,6 +15,7 @@ import msgspec
 import tenax
 from tenax.agent import Limits
 from tenax.agent.history import History
+from tenax.assembly import Runtime
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
 from tenax.errors import InvalidInput
@@ -22,13 +23,12 @@ from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.models import Reply, Script, ScriptedModel
-from tenax.runtime.runtime import Runtime
 from tenax.views.transcript import Transcript
 from tests.contract.engine.base import begin
 from tests.support.children import Child, Teller
 from tests.support.runs import Hands, Note, config_of
 
-SECONDS = 30.0
+SECONDS = 60.0
 CONFIG = """model = "main"
 [models.main]
 api = "script"
@@ -60,8 +60,8 @@ def journal_of(url: str, conversation: str) -> list[Recorded]:
 
 def rows_of(events: Sequence[Recorded]) -> Transcript:
     shown = Transcript()
-    for each in events:
-        shown.apply(each)
+    for event in events:
+        shown.apply(event)
     return shown
 
 
@@ -120,7 +120,7 @@ async def all_answered(runtime: Runtime, conversation: str) -> None:
             if done and turns.run is None and not turns.waiting:
                 break
             await runtime.journal.wait(conversation, history.seq, seconds=1.0)
-        await runtime.lanes.idle(conversation)
+        await runtime.workers.idle(conversation)
 
 
 def go_on(teller: Teller, url: str, home: str, conversation: str) -> None:
@@ -192,7 +192,7 @@ def limited(
             stored = await runtime.submit(conversation, words, how=how)
             teller.tell("stored", stored.seq)
             await runtime.finished(conversation, stored.seq)
-            await runtime.lanes.idle(conversation)
+            await runtime.workers.idle(conversation)
             teller.tell("idle")
 
     asyncio.run(work())
@@ -231,7 +231,7 @@ def park(teller: Teller, url: str, home: str, conversation: str) -> None:
         ).with_tools(note)
         async with runtime:
             await runtime.submit(conversation, "write it down")
-            await runtime.lanes.idle(conversation)
+            await runtime.workers.idle(conversation)
 
     asyncio.run(work())
 

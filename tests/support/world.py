@@ -39,12 +39,12 @@ from tenax.events import (
     RunLate,
     RunSealed,
     RunStarted,
-    StretchEnded,
+    SegmentEnded,
 )
 from tenax.journal import Journal
-from tenax.journal.base import Dedup, Entry, Reader
-from tenax.journal.place import SEQ_BITS
-from tenax.memory.facts import Facts
+from tenax.journal.base import Dedup, RawEvent, Reader
+from tenax.journal.row_key import SEQ_BITS
+from tenax.memory.entries import MemoryEntries
 from tenax.parts import File, Text, ToolCall, ToolResult
 from tenax.schedules.rows import Schedules
 
@@ -120,7 +120,7 @@ def _old(world: World) -> None:
     append(old, [MessageUser([Text("here"), File(world.blob, "image/png", "a.png")])])
     append(old, [MessageUser([Text("may I?")], author="eve")])
     append(old, [ConversationArchived(archived=True)])
-    append(old, [StretchEnded("s_old", "new conversation")])
+    append(old, [SegmentEnded("s_old", "new conversation")])
 
 
 def _talk(world: World) -> None:
@@ -178,13 +178,13 @@ def _carried(world: World) -> None:
     opened = ConversationOpened("ada", "s_carried", source="import")
     at = world.journal.clock.now_us() - 86_400_000_000
     entries = [
-        Entry(
+        RawEvent(
             "message.user",
             at,
             None,
             b'{"parts":[{"type":"text","text":"from elsewhere"}]}',
         ),
-        Entry("weather.changed", at + 1, None, b'{"to":"rain"}'),
+        RawEvent("weather.changed", at + 1, None, b'{"to":"rain"}'),
     ]
     world.journal.load(world.carried, opened, entries)
 
@@ -224,7 +224,7 @@ def _follow(world: World) -> None:
 
 def _memory(world: World) -> None:
     """Facts that were changed, replaced and forgotten, here and by another user; a boundary, and a turn given up on."""
-    journal, facts = world.journal, Facts(world.journal)
+    journal, facts = world.journal, MemoryEntries(world.journal)
     guest = world.say("guest", MessageUser([Text("I am new here")], author="eve"))
     fact = facts.add("likes cats", conversation=world.talk, seq=world.seqs["kept"])
     world.fact = facts.change(
@@ -234,7 +234,7 @@ def _memory(world: World) -> None:
         facts.add("of the guest", conversation=world.talk, seq=guest).id, was=1
     )
     facts.add("has two cats", replaces=(facts.add("has no dog").id, 1))
-    Facts(journal.of("bob")).add("is bob", about="profile")
+    MemoryEntries(journal.of("bob")).add("is bob", about="profile")
     world.say("noted", MemoryNoted(fact.id, 1, "added", "likes cats"))
     asked = world.say("do I have a cat", words("do I have a cat?", ask=True))
     recalled = MemoryRecalled({"built in": "- has a cat"}, facts=[fact.id])

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from tenax.agent import Limits
+from tenax.assembly import Runtime
 from tenax.config import Config
 from tenax.config.rules import Rule
 from tenax.errors import InvalidInput, Refused
 from tenax.events import ApprovalAnswered, ApprovalAsked, MessageUser, ToolFinished
-from tenax.models import Call, Reply, ScriptedModel
+from tenax.models import Reply, ScriptedCall, ScriptedModel
 from tenax.parts import Text
-from tenax.runtime.runtime import Runtime
 from tests.support.runs import config_of, settled, told, until
 
 COLOUR = {"question": "Which\ncolour?", "choices": ["Red", "Blue"]}
-ASKS = Reply(calls=[Call("ask", COLOUR)])
+ASKS = Reply(calls=[ScriptedCall("ask", COLOUR)])
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def asked(
         name = await runtime.new()
         seq = (await runtime.submit(name, "Paint it.")).seq
     await until(runtime, name, "approval.asked", nth)
-    await runtime.lanes.idle(name)
+    await runtime.workers.idle(name)
     return name, seq, (await told(runtime, name, ApprovalAsked))[-1]
 
 
@@ -66,7 +66,7 @@ async def test_what_the_person_says_is_the_result_also_after_a_restart(
     async with first:
         name, _, ask = await asked(first)
         assert (ask.name, ask.touches) == ("ask", "Which colour?")
-    write = Reply(calls=[Call("write_file", {"path": "Blue", "content": "x"})])
+    write = Reply(calls=[ScriptedCall("write_file", {"path": "Blue", "content": "x"})])
     runtime, model = talks(config, ASKS, write)
     async with runtime:
         await runtime.answer(name, ask.message, ask.call, "once", words=" Blue ")
@@ -106,8 +106,10 @@ async def test_of_two_answers_at_once_the_second_is_told_so(
 
 async def test_a_question_takes_words_and_an_approval_takes_none(local: Config) -> None:
     """No other answer, no rule and nothing allowed beforehand stands for words; bad words are refused with a sentence."""
-    write = Call("write_file", {"path": "a.txt", "content": "x"})
-    runtime, _ = talks(local, Reply(calls=[Call("ask", COLOUR), write]), "Well.")
+    write = ScriptedCall("write_file", {"path": "a.txt", "content": "x"})
+    runtime, _ = talks(
+        local, Reply(calls=[ScriptedCall("ask", COLOUR), write]), "Well."
+    )
     async with runtime:
         await runtime.add_rule(Rule("allow", "ask"))
         name, seq, _ = await asked(runtime, nth=2)
@@ -150,8 +152,8 @@ async def test_a_newer_message_of_the_person_is_something_else_and_one_of_tenax_
         name, _, _ = await asked(runtime)
         mine = MessageUser([Text("A process ended.")], ask=True, system=True)
         (ended,) = await runtime.journal.append(name, [mine])
-        runtime.lanes.wake(name)
-        await runtime.lanes.idle(name)
+        runtime.workers.wake(name)
+        await runtime.workers.idle(name)
         assert len(await runtime.questions(name)) == 1
         await runtime.submit(name, "Leave it.")
         await settled(runtime, name, ended.seq)
@@ -190,7 +192,7 @@ async def test_a_question_that_nobody_can_or_does_answer_is_denied(
 )
 async def test_choices_that_are_none_are_not_asked(local: Config, choices: Any) -> None:
     """The model hears why; nobody is asked in vain."""
-    asks = Reply(calls=[Call("ask", {**COLOUR, "choices": choices})])
+    asks = Reply(calls=[ScriptedCall("ask", {**COLOUR, "choices": choices})])
     runtime, _ = talks(local, asks, "Well.")
     async with runtime:
         name = await runtime.new()

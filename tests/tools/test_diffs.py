@@ -65,6 +65,15 @@ def test_changes_far_apart_in_a_long_text_are_shown_each() -> None:
     assert applied(old, changes) == new
 
 
+def test_neighbouring_changes_in_a_long_text_are_shown_as_one_block() -> None:
+    """The removed lines come first, then the added lines, as in a short text."""
+    old = [f"line {n}" for n in range(3000)]
+    new = [f"{line}!" if n in {10, 11, 2500} else line for n, line in enumerate(old)]
+    changes = diff("f", text(old), text(new))
+    assert "\n-line 10\n-line 11\n+line 10!\n+line 11!\n" in changes
+    assert applied(old, changes) == new
+
+
 def test_a_diff_has_an_end_however_much_changed() -> None:
     """In lines, in the length of one, and in the time that it takes: texts without a line in its place are not matched."""
     one, other = (

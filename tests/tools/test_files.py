@@ -11,15 +11,17 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tenax.concurrency import OWN_THREAD, OWN_THREADS_MAX, run_in_own_thread
 from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
-from tenax.tools.base import THREAD, THREADS_MAX, Call, aside
+from tenax.tools.base import Call
 from tenax.tools.files.edit import (
     READ_BYTES_MAX,
     EditFile,
@@ -65,14 +67,14 @@ async def every(folder: Path, path: str) -> list[Done]:
 def outside(folder: Path) -> dict[str, str]:
     """Every file beside the folder, with what it holds."""
     return {
-        str(each.relative_to(folder.parent)): each.read_text()
-        for each in folder.parent.rglob("*")
-        if each.is_file() and not each.is_symlink() and not each.is_relative_to(folder)
+        str(path.relative_to(folder.parent)): path.read_text()
+        for path in folder.parent.rglob("*")
+        if path.is_file() and not path.is_symlink() and not path.is_relative_to(folder)
     }
 
 
 def names(folder: Path) -> list[str]:
-    return [each.name for each in folder.iterdir()]
+    return [path.name for path in folder.iterdir()]
 
 
 UNTOUCHED = {"secret": "secret", "outside/file": "secret"}
@@ -497,7 +499,7 @@ async def test_what_is_swapped_for_a_link_meanwhile_leads_nowhere_else(
     tool = ReadFile()
     args = tool.args("a/b/file")
     with swapping(folder / at, target):
-        for tries in range(20_000):
+        for tries in count():
             try:
                 seen.add(await tool.run(args, call))
             except ToolFailed:
@@ -517,7 +519,7 @@ async def test_a_folder_swapped_for_a_link_meanwhile_is_not_written_through(
     write, edit = WriteFile(), EditFile()
     outcomes: set[bool] = set()
     with swapping(folder / "a", folder.parent / "outside"):
-        for n in range(20_000):
+        for n in count():
             for doing in (
                 write.run(write.args(f"a/{n % 7}/file", "mine"), call),
                 edit.run(edit.args("a/file", "secret", "secret" + "!" * (n % 2)), call),
@@ -553,10 +555,12 @@ async def test_a_write_that_nobody_waits_for_changes_nothing(
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
-    threads = [each for each in threading.enumerate() if each.name.startswith(THREAD)]
+    threads = [
+        each for each in threading.enumerate() if each.name.startswith(OWN_THREAD)
+    ]
     released.set()
-    for each in threads:
-        each.join(60)
+    for thread in threads:
+        thread.join(60)
     assert (folder / "file").read_text() == "old"
     assert names(folder) == ["file"]
 
@@ -566,18 +570,22 @@ async def test_blocking_work_knows_when_nobody_waits_and_is_bounded() -> None:
     release, seen = threading.Event(), threading.Semaphore(0)
     # one whose work is done and told may not be gone yet
     for thread in threading.enumerate():
-        if thread.name.startswith(THREAD):
+        if thread.name.startswith(OWN_THREAD):
             thread.join(60)
 
-    def hang(deserted: threading.Event) -> None:
+    def hang(abandoned: threading.Event) -> None:
         release.wait(60)
-        assert deserted.wait(60)
+        assert abandoned.wait(60)
         seen.release()
 
-    waiting = [asyncio.create_task(aside(hang)) for _ in range(THREADS_MAX)]
+    waiting = []
+    for _ in range(OWN_THREADS_MAX):
+        abandoned = threading.Event()
+        work = run_in_own_thread(partial(hang, abandoned), abandoned=abandoned)
+        waiting.append(asyncio.create_task(work))
     await asyncio.sleep(0)
     with pytest.raises(ToolFailed, match="wait for the disk already"):
-        await aside(lambda _: None)
+        await run_in_own_thread(lambda: None)
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -592,11 +600,11 @@ def test_a_hung_disk_does_not_keep_the_process_from_ending(
     """The thread is left behind, and the process goes."""
     code = run_python("""
         import asyncio, threading
-        from tenax.tools.base import aside
+        from tenax.concurrency import run_in_own_thread
 
         async def main():
             try:
-                await asyncio.wait_for(aside(lambda _: threading.Event().wait()), 0.05)
+                await asyncio.wait_for(run_in_own_thread(threading.Event().wait), 0.05)
             except TimeoutError:
                 raise SystemExit(7)
 

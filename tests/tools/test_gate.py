@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
+from tenax.clock import Timing
 from tenax.config.rules import Rule
 from tenax.errors import ConfigError, InvalidInput, Refused, TenaxError, ToolFailed
 from tenax.tools import gate
@@ -21,6 +21,7 @@ from tenax.tools.gate import CHARS_MAX, Allowed, Asks, Done, Gate
 from tenax.tools.redact import Redact
 
 CALL = Call("ada", "c_1", 7, "call_a", Path("nowhere"))
+SOON = Timing(tool_stop_seconds=0.05)
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,8 +73,12 @@ def permit(
     return given
 
 
-async def outcome(work: Callable[[], Awaitable[Any]], seconds: float = 5.0) -> Done:
-    gate = Gate([Book(work, seconds=seconds)])
+async def outcome(
+    work: Callable[[], Awaitable[Any]],
+    seconds: float = 5.0,
+    timing: Timing = Timing(),
+) -> Done:
+    gate = Gate([Book(work, seconds=seconds)], timing=timing)
     return await gate.perform(permit(gate), approved_arguments=None)
 
 
@@ -433,26 +438,24 @@ async def stubborn(until: asyncio.Event) -> str:
 
 
 async def test_a_tool_that_ignores_being_stopped_does_not_hold_its_caller(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The caller goes on after the limit and the grace, and it is said that the tool may still be at work."""
-    assert gate.GRACE_SECONDS == 5.0
-    monkeypatch.setattr(gate, "GRACE_SECONDS", 0.05)
+    assert Timing().tool_stop_seconds == 5.0
     until = asyncio.Event()
-    began = time.monotonic()
-    done = await outcome(lambda: stubborn(until), seconds=0.02)
-    assert time.monotonic() - began < 4
+    # The tool ends only after `until`, which is set below: a caller that waited for the tool would wait for ever.
+    async with asyncio.timeout(60):
+        done = await outcome(lambda: stubborn(until), seconds=0.02, timing=SOON)
     assert done.outcome == "failed"
     assert "may still be at work" in done.text
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     until.set()
 
 
-async def test_a_cancelled_caller_stops_the_tool_and_is_held_no_longer_than_the_grace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_cancelled_caller_stops_the_tool_and_is_held_no_longer_than_the_grace() -> (
+    None
+):
     """Whether or not the tool stops."""
-    monkeypatch.setattr(gate, "GRACE_SECONDS", 0.05)
     until, begun = asyncio.Event(), asyncio.Event()
     ended: list[str] = []
 
@@ -469,23 +472,20 @@ async def test_a_cancelled_caller_stops_the_tool_and_is_held_no_longer_than_the_
 
     for work in (polite, rude):
         begun.clear()
-        caller = asyncio.create_task(outcome(work))
+        caller = asyncio.create_task(outcome(work, timing=SOON))
         await begun.wait()
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(caller, 4)
+            await asyncio.wait_for(caller, 60)
     assert ended == ["polite"]
     until.set()
 
 
-async def test_calls_that_never_stop_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_calls_that_never_stop_are_bounded() -> None:
     """With so many that hang no other is begun, and once they have ended calls are made again."""
-    monkeypatch.setattr(gate, "GRACE_SECONDS", 0.0)
     until = asyncio.Event()
     book = Book(lambda: stubborn(until), seconds=0.001)
-    held = Gate([book])
+    held = Gate([book], timing=Timing(tool_stop_seconds=0.0))
     for _ in range(gate.STUCK_MAX + 2):
         done = await held.perform(permit(held), approved_arguments=None)
         assert done.outcome == "failed"

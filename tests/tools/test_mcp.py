@@ -19,22 +19,23 @@ import msgspec
 import pytest
 
 import tenax.tools.mcp.servers as module
-from tenax.config import Config, McpSettings, load, secrets
+from tenax.assembly import Runtime
+from tenax.clock import Timing
+from tenax.concurrency import run_in_own_thread
+from tenax.config import Config, McpSettings, find_secrets, load
 from tenax.config.rules import Rule
 from tenax.errors import ConfigError
 from tenax.events import ApprovalAsked, ContextOpened, ToolFinished
-from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.runtime.runtime import Runtime
+from tenax.models import Reply, Script, ScriptedCall, ScriptedModel
 from tenax.tools.base import Call as Where
-from tenax.tools.base import aside
 from tenax.tools.gate import Allowed, Asks, Done, Gate
-from tenax.tools.mcp.servers import McpServer, McpServers, McpTool, Standing
+from tenax.tools.mcp.servers import McpServer, McpServers, McpTool, ServerStatus
 from tests.contract import mcp_server
 from tests.contract.mcp_server import KEY
 from tests.models.talk import clock_ahead
 from tests.support.children import Child, Teller
 from tests.support.postgres import _free_port
-from tests.support.runs import config_of, events_of, settled, told, until
+from tests.support.runs import config_of, events_of, settled, told, until, with_timing
 from tests.support.served import Served
 from tests.support.turns import all_answered, new_conversation, set_up
 
@@ -42,13 +43,6 @@ SECONDS = 30.0
 OWN = (sys.executable, mcp_server.__file__)
 ALLOW = '[[rules]]\nverdict = "allow"\ntool = "own__*"\n'
 SECTION = f"[mcp.own]\ncommand = {list(OWN)}\n"
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is tried again is tried again soon."""
-    monkeypatch.setattr(module, "_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(module, "_PAUSE_SECONDS_MAX", 0.2)
 
 
 @contextmanager
@@ -74,9 +68,13 @@ def own(transport: str, name: str = "own", **more: Any) -> Iterator[McpSettings]
 
 
 @asynccontextmanager
-async def connected(tmp_path: Path, *servers: McpSettings) -> AsyncIterator[McpServers]:
-    found = McpServers(tmp_path, tmp_path / "kept", lambda: None)
-    found.use({each.name: each for each in servers})
+async def connected(
+    tmp_path: Path, *servers: McpSettings, **seconds: float
+) -> AsyncIterator[McpServers]:
+    """Connect to these servers. `seconds` are fields of `Timing`."""
+    timing = Timing(**{"mcp_retry_seconds": 0.05, **seconds})
+    found = McpServers(tmp_path, tmp_path / "kept", timing)
+    found.use({server.name: server for server in servers})
     try:
         await found.settled(SECONDS)
         yield found
@@ -97,7 +95,7 @@ async def done(
     return await gate.perform(permit, approved_arguments=None)
 
 
-def standing(servers: McpServers, name: str) -> Standing:
+def standing(servers: McpServers, name: str) -> ServerStatus:
     return next(each for each in servers.standing() if each.name == name)
 
 
@@ -130,12 +128,10 @@ async def test_tools_are_offered_with_what_they_may_do(
     with own(transport) as plain, own(transport, "sure", trusted=True) as trusted:
         async with connected(tmp_path, plain, trusted) as servers:
             ours, sure = (
-                {each.name: each for each in standing(servers, name).tools}
+                {tool.name: tool for tool in standing(servers, name).tools}
                 for name in ("own", "sure")
             )
-            assert {(each.effect, each.asks) for each in ours.values()} == {
-                ("once", True)
-            }
+            assert {(our.effect, our.asks) for our in ours.values()} == {("once", True)}
             assert (sure["sure__echo"].effect, sure["sure__echo"].asks) == (
                 "pure",
                 False,
@@ -176,8 +172,8 @@ def test_a_server_does_not_name_itself_into_a_rule_for_others(
 ) -> None:
     """A pattern for several tools allows those of a server only where it says so; what it forbids, it forbids there too."""
     touches = 'own: write_file {"path":"x"}'
-    assert Rule("allow", tool).fits("own__write_file", touches) == fits
-    assert Rule("deny", tool).fits("own__write_file", touches)
+    assert Rule("allow", tool).matches("own__write_file", touches) == fits
+    assert Rule("deny", tool).matches("own__write_file", touches)
 
 
 async def test_a_yes_for_the_conversation_is_for_these_arguments(
@@ -276,7 +272,7 @@ async def test_a_program_gets_only_what_it_is_given_and_a_key_goes_to_its_header
             }
     assert "wrong-key" not in repr(config)
     # so no tool's output holds them
-    assert {"wrong-key", "value-1"} == set(secrets(config))
+    assert {"wrong-key", "value-1"} == set(find_secrets(config))
 
 
 async def test_a_program_starts_where_no_command_writes(tmp_path: Path) -> None:
@@ -314,7 +310,7 @@ async def test_a_program_starts_where_no_command_writes(tmp_path: Path) -> None:
         ),
         ('[mcp.a]\ncommand = ["x", ""]', "needs either a command or a url"),
         ('[mcp.A__b]\ncommand = ["x"]', "cannot be the name of a server"),
-        ('[mcp.a]\nurl = "ftp://x"', "mcp.a.url in .* is no address"),
+        ('[mcp.a]\nurl = "ftp://x"', "mcp.a.url in .* is not an HTTP address"),
         (
             '[mcp.a]\nurl = "http://x"\nkey = "sk-1"',
             'must be "env:NAME" or "secret:NAME"',
@@ -322,7 +318,7 @@ async def test_a_program_starts_where_no_command_writes(tmp_path: Path) -> None:
         ('[mcp.a]\nurl = "http://x"\nheader = "b"', "has header and no key"),
         ('[mcp.a]\nurl = "http://x"\nenv = ["b"]', "has env and no command"),
         ('[mcp.a]\ncommand = "x"', "must be a list"),
-        ('[mcp.a]\ncomand = ["x"]', "no setting of Tenax"),
+        ('[mcp.a]\ncomand = ["x"]', "not a setting of Tenax"),
         ("mcp = 1", "write .mcp.NAME. on a line of its own"),
     ],
 )
@@ -369,12 +365,10 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
     tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hangs, freezes, floods, sends no message, and dies: each call ends with a sentence, its neighbour answers meanwhile."""
-    monkeypatch.setattr(McpTool, "seconds", SECONDS)
-    monkeypatch.setattr(module, "_WAIT_SECONDS", SECONDS)
     leap = clock_ahead(monkeypatch)
     lost = "The connection to own was lost. It may have done it, or a part of it."
     unread = "Its answer cannot be read, or is too long."
-    late = f"own__hang was stopped because it took more than {SECONDS:g} seconds. It may have done a part of it."
+    late = f"own__hang was stopped because it took more than {McpTool.seconds:g} seconds. It may have done a part of it."
     said = {
         "hang": (late, ""),
         "complain": ("hi", ""),
@@ -390,7 +384,7 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
         ),
     }
     with own(transport) as bad, own("stdio", "good") as good:
-        async with connected(tmp_path, bad, good) as servers:
+        async with connected(tmp_path, bad, good, mcp_wait_seconds=SECONDS) as servers:
             gate = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
             for tool, (sentence, error) in said.items():
                 assert await beside(servers, gate, tool, leap) == sentence
@@ -409,10 +403,18 @@ async def test_a_server_that_misbehaves_harms_nobody_else(
                 assert found == "It ended the connection. It said last: I was told to."
             else:
                 await eventually(lambda: standing(servers, "own").state == "waiting")
-                monkeypatch.setattr(module, "_WAIT_SECONDS", 0.1)
-                ended = await done(servers, "own__echo", gate=gate)
+                call = asyncio.create_task(done(servers, "own__echo", gate=gate))
+                ended = await time_out(call, leap)
                 assert ended.text.startswith("The server own cannot be reached.")
             assert await done(servers, "good__echo", gate=gate) == Done("done", "hi")
+
+
+async def time_out(call: asyncio.Task[Done], leap: Callable[[float], None]) -> Done:
+    """Put the clock forward until the call has ended."""
+    while not call.done():
+        leap(1.0)
+        await asyncio.sleep(0.01)
+    return await call
 
 
 async def beside(
@@ -431,16 +433,18 @@ async def test_a_server_that_froze_is_left_and_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked for its tools before a call; where it does not answer, the call is not made."""
-    monkeypatch.setattr(module, "_WAIT_SECONDS", SECONDS)
-    async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+    leap = clock_ahead(monkeypatch)
+    settings = McpSettings(name="own", command=OWN)
+    async with connected(
+        tmp_path, settings, mcp_fresh_seconds=0.0, mcp_wait_seconds=SECONDS
+    ) as servers:
         frozen = asyncio.create_task(done(servers, "own__freeze"))
-        monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
-        monkeypatch.setattr(module, "LIST_SECONDS", 0.3)
-        async with asyncio.timeout(SECONDS):
-            while (said := (await done(servers, "own__echo")).text) == "hi":
-                pass  # it has not heard yet that it is to freeze
-        assert said == "The server own does not answer, so it was not called."
-        monkeypatch.setattr(module, "LIST_SECONDS", SECONDS)
+        said = ""
+        # The first calls may be answered: the server does not freeze at once.
+        while said != "The server own does not answer, so it was not called.":
+            call = asyncio.create_task(done(servers, "own__echo"))
+            await asyncio.wait({call}, timeout=0.3)
+            said = (await time_out(call, leap)).text
         assert (await frozen).outcome == "failed"
         assert await done(servers, "own__echo") == Done("done", "hi")
 
@@ -459,17 +463,16 @@ async def test_a_call_that_comes_back_late_from_a_lost_connection_leaves_the_nex
         write(server, told)
 
     monkeypatch.setattr(McpServer, "_heard", lambda _server: None)
-    async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
+    settings = McpSettings(name="own", command=OWN)
+    async with connected(tmp_path, settings, mcp_fresh_seconds=-1.0) as servers:
         gate = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
         assert (await done(servers, "own__change", gate=gate)).outcome == "done"
         monkeypatch.setattr(McpServer, "_write", slow)
-        monkeypatch.setattr(module, "FRESH_SECONDS", -1.0)
         late = asyncio.create_task(done(servers, "own__echo", gate=gate))
         await eventually(begun.is_set)
-        monkeypatch.setattr(module, "FRESH_SECONDS", SECONDS)
         await eventually(
             lambda: [
-                each for each in servers.tools(()) if "Changed" in each.description
+                tool for tool in servers.tools(()) if "Changed" in tool.description
             ]
         )
         new = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
@@ -499,8 +502,8 @@ async def test_closing_takes_no_time_and_leaves_no_process(tmp_path: Path) -> No
         McpSettings(name="own", command=OWN),
         McpSettings(name="deaf", command=("/bin/sh", "-c", deaf)),
     ]
-    servers = McpServers(tmp_path, tmp_path / "kept", lambda: None)
-    servers.use({each.name: each for each in settings})
+    servers = McpServers(tmp_path, tmp_path / "kept")
+    servers.use({setting.name: setting for setting in settings})
     await eventually(lambda: standing(servers, "own").state == "ready")
     pids = [int(each) for each in (await done(servers, "own__child")).text.split()]
     pids.append(
@@ -511,9 +514,9 @@ async def test_closing_takes_no_time_and_leaves_no_process(tmp_path: Path) -> No
         )
     )
     assert all(map(alive, pids))
-    began = time.monotonic()
-    await servers.close()
-    assert time.monotonic() - began < 10
+    # One server ignores its end: a close that waited for it would wait for ever.
+    async with asyncio.timeout(60):
+        await servers.close()
     await eventually(lambda: not any(map(alive, pids)))
 
 
@@ -521,7 +524,7 @@ async def test_what_is_told_to_end_twice_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second time while it waits for its process to go: a loop that ends tells everybody."""
-    await aside(lambda _deserted: module._wire())
+    await run_in_own_thread(module._wire)
     wire, before, waits = module._wire(), open_files(), asyncio.Event()
     gone = wire._gone
 
@@ -567,7 +570,7 @@ async def test_a_process_that_may_open_no_more_files_loses_none_with_every_try(
 
 
 def open_files() -> set[int]:
-    found = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
+    found = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
     # not the one of this look
     return {each for each in found if Path(f"/proc/self/fd/{each}").exists()}
 
@@ -581,7 +584,7 @@ def home_of(tmp_path: Path, more: str = "", section: str = SECTION) -> Config:
 
 
 def use(tool: str, text: str = "hi") -> Reply:
-    return Reply(calls=[Call(f"own__{tool}", {"text": text})])
+    return Reply(calls=[ScriptedCall(f"own__{tool}", {"text": text})])
 
 
 async def test_nothing_is_called_without_the_gate(tmp_path: Path) -> None:
@@ -601,7 +604,7 @@ async def test_nothing_is_called_without_the_gate(tmp_path: Path) -> None:
         name = await runtime.new()
         seq = (await runtime.submit(name, "Go.")).seq
         await until(runtime, name, "approval.asked")
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         (asked,) = await told(runtime, name, ApprovalAsked)
         assert asked.touches == f'own: note {{"text":"{file}"}}'
         assert not file.exists()
@@ -616,17 +619,15 @@ async def test_nothing_is_called_without_the_gate(tmp_path: Path) -> None:
         ) as other:
             assert other.mcp.standing() == []
             assert not [
-                each for each in other.agent.gate.tools() if isinstance(each, McpTool)
+                tool for tool in other.agent.gate.tools() if isinstance(tool, McpTool)
             ]
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_tools_that_change_in_a_turn_are_refused_until_the_next(
-    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, transport: str
 ) -> None:
     """Whether the server says so, as ours does over pipes, or not."""
-    if transport == "http":
-        monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
     with own(transport) as settings:
         section = (
             SECTION if transport == "stdio" else f'[mcp.own]\nurl = "{settings.url}"\n'
@@ -638,9 +639,10 @@ async def test_tools_that_change_in_a_turn_are_refused_until_the_next(
             use("echo"),
             "Done.",
         ]
-        async with Runtime(
-            home_of(tmp_path, ALLOW, section), models=[ScriptedModel(script)]
-        ) as runtime:
+        config = home_of(tmp_path, ALLOW, section)
+        if transport == "http":
+            config = with_timing(config, mcp_fresh_seconds=0.0)
+        async with Runtime(config, models=[ScriptedModel(script)]) as runtime:
             await runtime.mcp.settled(SECONDS)
             name = await runtime.new()
             for _ in range(2):
@@ -686,6 +688,23 @@ async def test_nobody_waits_for_a_server(tmp_path: Path) -> None:
             "done",
         ]
         assert len(await events_of(runtime, name, "context.opened")) == 2
+
+
+async def test_tools_are_known_at_the_start_though_the_agent_was_made_before(
+    tmp_path: Path,
+) -> None:
+    """As in `tenax -p`: the agent is looked at before the start, and the list of the last run is on the disk."""
+    config = home_of(tmp_path, ALLOW)
+    async with Runtime(config, models=[ScriptedModel([])]) as runtime:
+        await runtime.mcp.settled(SECONDS)
+        known = [tool.name for tool in runtime.agent.gate.tools()]
+    runtime = Runtime(config, models=[ScriptedModel([])])
+    before = [tool.name for tool in runtime.agent.gate.tools()]
+    async with runtime:
+        after = [tool.name for tool in runtime.agent.gate.tools()]
+    assert "own__echo" not in before
+    assert "own__echo" in after
+    assert after == known
 
 
 def serve(teller: Teller, url: str, home: str, conversation: str) -> None:
@@ -798,13 +817,13 @@ def test_servers_are_added_trusted_and_removed_while_it_serves(tmp_path: Path) -
         until_ready(page)
         (found,) = page.get("/mcp")["servers"]
         assert (
-            next(each["asks"] for each in found["tools"] if each["name"] == "own__echo")
+            next(tool["asks"] for tool in found["tools"] if tool["name"] == "own__echo")
             is False
         )
         listed = served.tenax("mcp").stdout.splitlines()
         assert listed[0].startswith("own  ready, trusted  ")
-        assert "    own__echo  pure, does not ask" in listed
-        assert "    own__note  once, asks" in listed
+        assert "    own__echo  read-only, does not ask" in listed
+        assert "    own__note  not repeated, asks first" in listed
         assert page.http.delete("/api/mcp", params={"name": "own"}).json() == {
             "servers": []
         }

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tenax.assembly import Runtime
 from tenax.clock import rfc3339
 from tenax.config import Config
 from tenax.events import TEMPORARY, ToolFinished
-from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.runtime.runtime import Runtime
+from tenax.models import Reply, Script, ScriptedCall, ScriptedModel
 from tests.support.runs import asked, config_of, told
 
 NOTHING = "Nothing was found."
@@ -24,7 +24,10 @@ def config(store_url: str, tmp_path: Path) -> Config:
 def talks(config: Config, user: str = "local", words: str = "teapot") -> Runtime:
     """Whoever says something is searched for first, and then answered."""
     script = Script(
-        [Reply(calls=[Call("search_conversations", {"words": words})]), Reply("Yes.")],
+        [
+            Reply(calls=[ScriptedCall("search_conversations", {"words": words})]),
+            Reply("Yes."),
+        ],
         repeat=True,
     )
     return Runtime(config, models=[ScriptedModel(script)], user=user)
@@ -105,7 +108,7 @@ async def test_where_several_people_write_only_that_conversation_is_searched(
         name = await runtime.new()
         stored = await runtime.submit(name, "Our teapot is white.", author="grace")
         await runtime.finished(name, stored.seq)
-        await runtime.lanes.idle(name)
+        await runtime.workers.idle(name)
         text = await found(runtime, name)
         assert "white" in text
         assert "green" not in text

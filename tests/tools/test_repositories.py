@@ -13,7 +13,7 @@ import pytest
 
 from tenax.tools.shell import repositories
 from tenax.tools.shell.repositories import Found, find_repositories
-from tests.support.bubblewrap import ROOT
+from tests.support.bubblewrap import ROOT, need_bwrap
 from tests.support.races import exchange
 
 MOMENTS = ("", "repo", "repo/.git", "link")
@@ -44,7 +44,8 @@ def is_sure(found: Found) -> bool:
 
 
 @pytest.mark.parametrize(
-    "moments", [set(each) for n in range(5) for each in combinations(MOMENTS, n)]
+    "moments",
+    [set(combination) for n in range(5) for combination in combinations(MOMENTS, n)],
 )
 @pytest.mark.parametrize("is_link_first", [False, True])
 def test_a_repository_that_is_exchanged_during_a_look_is_not_missed(
@@ -75,12 +76,17 @@ def test_a_repository_that_is_exchanged_during_a_look_is_not_missed(
         look(self, descriptor, path, inside=inside)
         exchange_after(path)
 
-    open_, look = repositories._Search._open, repositories._Search._look
-    monkeypatch.setattr(repositories._Search, "_open", opened)
-    monkeypatch.setattr(repositories._Search, "_look", looked)
+    open_, look = (
+        repositories._Search._open_folder,
+        repositories._Search._examine_folder,
+    )
+    monkeypatch.setattr(repositories._Search, "_open_folder", opened)
+    monkeypatch.setattr(repositories._Search, "_examine_folder", looked)
     found = find_repositories(folder)
-    places = {(each.device, each.inode) for each in found.places if each.locked}
-    assert (locked.st_dev, locked.st_ino) in places or not is_sure(found)
+    locked_files = {
+        (each.device, each.inode) for each in found.protected_paths if each.locked
+    }
+    assert (locked.st_dev, locked.st_ino) in locked_files or not is_sure(found)
 
 
 def test_two_repositories_that_are_exchanged_during_a_look_are_not_taken_for_one(
@@ -89,7 +95,7 @@ def test_two_repositories_that_are_exchanged_during_a_look_are_not_taken_for_one
     """The one that was known is looked at first. Another one stands there when the folder is listed."""
     other = folder / "repo/other"
     other.mkdir()
-    look, done = repositories._Search._look, list[str]()
+    look, done = repositories._Search._examine_folder, list[str]()
 
     def looked(self: Any, descriptor: int, path: str, *, inside: bool) -> None:
         if path == "repo" and not done:
@@ -97,7 +103,7 @@ def test_two_repositories_that_are_exchanged_during_a_look_are_not_taken_for_one
             exchange(folder / "repo/.git", other)
         look(self, descriptor, path, inside=inside)
 
-    monkeypatch.setattr(repositories._Search, "_look", looked)
+    monkeypatch.setattr(repositories._Search, "_examine_folder", looked)
     assert not is_sure(find_repositories(folder))
     assert done
 
@@ -108,7 +114,7 @@ from pathlib import Path
 from tenax.tools.shell.repositories import find_repositories
 for _ in range(2):
     found = find_repositories(Path(sys.argv[1]))
-    print(found.is_exchanged, found.is_torn, *sorted(place.path for place in found.places if place.locked))
+    print(found.is_exchanged, found.is_torn, *sorted(protected.path for protected in found.protected_paths if protected.locked))
 """
 
 
@@ -116,7 +122,7 @@ def test_a_mounted_folder_is_not_taken_for_one_that_was_exchanged(folder: Path) 
     """It has another inode than the one that is listed. Else no command would ever run in such a folder."""
     (folder / "mounted").mkdir()
     (folder / "other/.git").mkdir(parents=True)
-    command: list[str | Path] = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", folder / "mounted",
+    command: list[str | Path] = [need_bwrap(), "--dev-bind", "/", "/", "--tmpfs", folder / "mounted",
                "--bind", folder / "repo/.git", folder / "other/.git",
                sys.executable, "-c", LOOK, folder]  # fmt: skip
     done = subprocess.run(
@@ -138,7 +144,7 @@ def make_git(git: Path) -> None:
 
 
 def locked(found: Found) -> set[str]:
-    return {place.path for place in found.places if place.locked}
+    return {protected.path for protected in found.protected_paths if protected.locked}
 
 
 HIDDEN = {
@@ -203,7 +209,7 @@ def test_a_folder_on_the_way_to_missing_hooks_is_held(folder: Path) -> None:
         "[core]\n# a comment that ends with \\\nhooksPath = .husky/_\n"
     )
     found = find_repositories(folder)
-    assert "repo/.husky" in {place.path for place in found.places}
+    assert "repo/.husky" in {protected.path for protected in found.protected_paths}
     assert found.forbidden["repo/.husky/_"] == "repo/.husky"
 
 

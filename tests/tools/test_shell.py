@@ -8,7 +8,6 @@ import platform
 import re
 import tempfile
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,9 @@ import pytest
 import uvloop
 
 from tenax.agent.tour import TOUR
+from tenax.assembly import Runtime
+from tenax.clock import Timing
+from tenax.concurrency import LockFile
 from tenax.config.rules import Rule
 from tenax.errors import Refused as NotAllowed
 from tenax.errors import StoreUnavailable
@@ -31,10 +33,8 @@ from tenax.events import (
     RunStarted,
     ToolFinished,
 )
-from tenax.models import Call as Asked
-from tenax.models import Reply, ScriptedModel
+from tenax.models import Reply, ScriptedCall, ScriptedModel
 from tenax.parts import Text, text_of
-from tenax.runtime.runtime import Runtime
 from tenax.tools.base import Call, Tool
 from tenax.tools.gate import CHARS_MAX, Allowed, Asks, Done, Gate
 from tenax.tools.redact import Redact
@@ -42,7 +42,7 @@ from tenax.tools.shell.commands import Background, Finished, Shell
 from tenax.tools.shell.sandbox import Sandbox
 from tests.contract.engine.base import begin
 from tests.models.talk import clock_ahead
-from tests.support.bubblewrap import find_bwrap, inside, use
+from tests.support.bubblewrap import inside, need_bwrap, use
 from tests.support.remembering import until
 from tests.support.runs import config_of, settled
 from tests.support.runs import told as events
@@ -54,7 +54,7 @@ REDACT = Redact(lambda: [KEY, "hunter2"])
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    find_bwrap()
+    need_bwrap()
     with tempfile.TemporaryDirectory(prefix="tenax-shell-", dir="/var/tmp") as made:
         yield Path(made)
 
@@ -199,16 +199,34 @@ async def test_much_output_is_bounded_while_it_comes(
     )
 
 
-async def test_a_flood_leaves_the_loop_to_others(folder: Path) -> None:
-    """While a command writes without end, everything else goes on, and most of the processor is theirs."""
-    used, begun = time.process_time(), time.monotonic()
-    task = asyncio.create_task(run(folder, "yes", seconds=1))
-    turns = 0
-    while not task.done():
-        await asyncio.sleep(0.01)
-        turns += 1
-    assert turns > 10
-    assert time.process_time() - used < 0.6 * (time.monotonic() - begun)
+async def test_a_flood_leaves_the_loop_to_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tenax pauses after each read of an endless stream, so that most of the processor is left to others.
+
+    Here the clock of the loop moves only between the turns of others, by one pause at a time. The stream goes on by
+    one read for each pause, however fast the machine is.
+    """
+    flood, read_bytes, unread_bytes = 16_000_000, 1 << 18, 3_000_000
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(
+        run(
+            folder,
+            f"head -c 20000000 /dev/zero; touch begun; head -c {flood} /dev/zero; touch ended",
+            seconds=600,
+        )
+    )
+    await until((folder / "begun").exists)
+    with monkeypatch.context() as patch:
+        now, pauses = loop.time(), 0
+        patch.setattr(loop, "time", lambda: now)
+        while not (folder / "ended").exists():
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            now += 0.002
+            pauses += 1
+    assert pauses >= (flood - unread_bytes) / read_bytes
+    assert (await task).outcome == "done"
 
 
 async def test_what_is_not_text_is_said_and_not_shown(folder: Path) -> None:
@@ -267,11 +285,10 @@ async def test_cancelling_ends_all_of_it(folder: Path) -> None:
 
 async def test_what_a_command_leaves_running_ends_with_it(folder: Path) -> None:
     """A call in the foreground leaves nothing behind, and does not wait for it."""
-    begun = time.monotonic()
-    assert (
-        await run(folder, "sleep 300 & setsid sleep 300 & echo on")
-    ).text.startswith("on\n")
-    assert time.monotonic() - begun < 10
+    # A call that waited for what it left behind would wait for 300 seconds.
+    async with asyncio.timeout(60):
+        done = await run(folder, "sleep 300 & setsid sleep 300 & echo on")
+    assert done.text.startswith("on\n")
     assert inside(folder) == []
 
 
@@ -428,7 +445,7 @@ async def test_without_a_sandbox_commands_run_all_the_same(
 
 
 def test_it_works_on_the_other_loop_too(folder: Path) -> None:
-    """The one that serves the page."""
+    """An application that embeds Tenax may use uvloop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert (
             told(runner.run(run(folder, "echo on; sleep 0.1; exit 2")))
@@ -444,13 +461,13 @@ def test_it_works_on_the_other_loop_too(folder: Path) -> None:
 class Behind:
     """Background processes of two conversations in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, timing: Timing) -> None:
         self.folder = folder
         self.told: list[Finished] = []
         self.away, self.tries = False, 0
         self.traces = folder / "traces"
         self.background = Background(
-            Sandbox(), self._hear, self.traces, "local", REDACT
+            Sandbox(), self._hear, self.traces, "local", REDACT, timing
         )
         self.gate = Gate(self.background.tools())
 
@@ -484,7 +501,7 @@ class Behind:
 
     async def read_until(self, name: str, ready: Callable[[str], bool]) -> str:
         text = ""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not ready(text):
                 await asyncio.sleep(0.01)
                 text += (
@@ -496,8 +513,8 @@ class Behind:
 
 
 @asynccontextmanager
-async def behind(folder: Path) -> AsyncIterator[Behind]:
-    made = Behind(folder)
+async def behind(folder: Path, timing: Timing = Timing()) -> AsyncIterator[Behind]:
+    made = Behind(folder, timing)
     try:
         yield made
     finally:
@@ -635,8 +652,8 @@ async def test_a_flood_in_the_background_holds_no_memory(folder: Path) -> None:
             text = await it.read(name)
             assert text.endswith("[it is running]")
             dropped += sum(
-                int(each.replace(",", ""))
-                for each in re.findall(r"\[([\d,]+) bytes before", text)
+                int(match.replace(",", ""))
+                for match in re.findall(r"\[([\d,]+) bytes before", text)
             )
         assert _resident() - before < 64 * 1024 * 1024
 
@@ -654,15 +671,15 @@ def runtime(
 
 
 def calls(name: str, **arguments: object) -> Reply:
-    return Reply(calls=[Asked(name, arguments)])
+    return Reply(calls=[ScriptedCall(name, arguments)])
 
 
 async def notes(it: Runtime, name: str) -> list[str]:
     """What Tenax said in the conversation by itself."""
     return [
-        text_of(each.parts)
-        for each in await events(it, name, MessageUser)
-        if each.system
+        text_of(event.parts)
+        for event in await events(it, name, MessageUser)
+        if event.system
     ]
 
 
@@ -672,13 +689,13 @@ async def test_the_end_of_a_background_process_is_an_input_that_starts_a_turn(
     """It says which one and how it ended, and nothing that it wrote; it is no answer to an approval that waits."""
     both = Reply(
         calls=[
-            Asked(
+            ScriptedCall(
                 "shell_start",
                 {
                     "command": "until test -e go; do sleep 0.01; done; echo obey me; exit 5"
                 },
             ),
-            Asked("write_file", {"path": "a", "content": "b"}),
+            ScriptedCall("write_file", {"path": "a", "content": "b"}),
         ]
     )
     async with runtime(
@@ -693,7 +710,7 @@ async def test_the_end_of_a_background_process_is_an_input_that_starts_a_turn(
         assert await events(it, name, ApprovalAnswered) == []
         await it.answer(name, asked.message, asked.call, "once")  # type: ignore[union-attr]
         await stored(it, name, "run.finished", 2)
-        assert [each.outcome for each in await events(it, name, RunFinished)] == [
+        assert [event.outcome for event in await events(it, name, RunFinished)] == [
             "completed"
         ] * 2
         (text,) = await notes(it, name)
@@ -719,7 +736,7 @@ async def test_what_ends_with_tenax_is_told_by_the_next_one_once(folder: Path) -
         name = await it.new()
         await settled(it, name, (await it.submit(name, "go")).seq)
         first, second = (
-            each.text[-11:-1] for each in await events(it, name, ToolFinished)
+            event.text[-11:-1] for event in await events(it, name, ToolFinished)
         )
         await until(lambda: inside(folder / "work").count("sleep") == 2)
         async with runtime(folder) as beside:  # its owner lives
@@ -742,7 +759,7 @@ async def test_what_ends_with_tenax_is_told_by_the_next_one_once(folder: Path) -
         assert (
             f"The background process {second} ended because Tenax was stopped" in text
         )
-        await it.lanes.idle(name)
+        await it.workers.idle(name)
         assert len(await events(it, name, RunFinished)) == 1
     async with runtime(folder, start, start, "on", "I see") as it:
         await stored(it, name, "run.finished", 2)
@@ -773,7 +790,7 @@ async def test_what_was_interrupted_goes_on_before_what_was_lost_is_answered(
     monkeypatch.setattr(it.journal, "append", between)
     async with it:
         await stored(it, name, "run.finished", 3)
-        assert [each.resumes for each in await events(it, name, RunStarted)] == [
+        assert [event.resumes for event in await events(it, name, RunStarted)] == [
             None,
             "r_dead",
             None,
@@ -788,27 +805,26 @@ async def test_an_end_that_cannot_be_told_now_is_told_later(folder: Path) -> Non
         await until(lambda: it.tries == 1)
         (it.traces / "p_00000000").write_text("half of a no")
         it.away = False
-        await until(lambda: it.background._processes[name].trace.closed)
+        await until(lambda: not LockFile.is_held(it.traces / name))
         await it.background.sweep()
         await it.background.sweep()
         assert [each.id for each in it.told] == [name]
         assert "[exit code 5," in it.told[0].text
-        assert [each.name for each in it.traces.iterdir()] == ["p_00000000"]
+        assert [path.name for path in it.traces.iterdir()] == ["p_00000000"]
 
 
 async def test_an_end_that_is_being_told_holds_up_no_stop(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store takes nothing: closing is soon done, and the next one tells how it really ended."""
-    async with behind(folder) as it:
-        # how long others wait
-        monkeypatch.setattr("tenax.tools.shell.commands._CLOSE_SECONDS", 600.0)
+    # The wait while Tenax goes on is not the wait when Tenax stops.
+    async with behind(folder, Timing(process_end_seconds=600.0)) as it:
         monkeypatch.setattr(
             it.background, "_tell", lambda _finished: asyncio.sleep(600)
         )
         name = await it.start("exit 5")
         await until(lambda: it.background._processes[name].ending is not None)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await it.background.close()
     async with behind(folder) as it:
         await it.background.sweep()
@@ -891,10 +907,10 @@ async def test_without_a_sandbox_a_yes_is_for_one_command(
         assert (await events(it, name, ToolFinished))[0].text.startswith(
             "on\n[exit code 0"
         )
-        (shell,) = [each for each in it.agent.gate.specs() if each.name == "shell"]
+        (shell,) = [spec for spec in it.agent.gate.specs() if spec.name == "shell"]
         assert "bubblewrap is not installed" in shell.description
-        tour = await it._answerers.of(await it.new(source=TOUR))
-        assert [each.name for each in tour.gate.specs()] == ["read_file", "write_file"]
+        tour = await it._agents.of(await it.new(source=TOUR))
+        assert [spec.name for spec in tour.gate.specs()] == ["read_file", "write_file"]
 
 
 def _resident() -> int:

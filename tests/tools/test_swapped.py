@@ -107,7 +107,7 @@ async def test_a_skill_and_a_snapshot_hold_nothing_from_outside(
     said = []
     with swapping_here(*pair):
         for number in range(TIMES // 3):
-            snapshots.take(About("ada", "c_1", None, number, "call")).drop()
+            snapshots.take(About("ada", "c_1", None, number, "call")).discard()
             try:
                 said.append(
                     await ReadSkill(Skills(folder, None)).run(
@@ -133,12 +133,12 @@ def test_nobody_else_may_read_what_a_snapshot_keeps(tmp_path: Path) -> None:
     for file in (tmp_path / "kept").rglob("pack-*"):
         file.chmod(0o644)
     (tmp_path / "folder" / "file").write_text(SECRET * 2)
-    snapshots.moved(taken)
+    snapshots.find_changes(taken)
     modes = {
         file.name: oct(file.stat().st_mode & 0o777)
         for file in (tmp_path / "kept").rglob("*")
         if file.is_file()
     }
-    taken.drop()
+    taken.discard()
     assert set(modes.values()) == {"0o600"}, modes
     assert len(modes) >= 4

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tenax.agent.compaction import Compacted
+from tenax.assembly import Runtime
 from tenax.config import Config
 from tenax.events import ToolFinished
-from tenax.models import Call, Reply, Script, ScriptedModel
-from tenax.runtime.runtime import Runtime
+from tenax.models import Reply, Script, ScriptedCall, ScriptedModel
 from tests.support.runs import asked, config_of, told
 
 LONG = "word " * 400
@@ -20,7 +20,7 @@ TITLE = "The list of what there is to do"
 
 
 def todo(*entries: Any) -> Reply:
-    return Reply(calls=[Call("todo", {"entries": list(entries)})])
+    return Reply(calls=[ScriptedCall("todo", {"entries": list(entries)})])
 
 
 def entry(text: str, state: str = "open") -> dict[str, str]:
@@ -106,8 +106,8 @@ async def test_summaries_end_with_the_newest_list(config: Config) -> None:
         name = await runtime.new()
 
         async def then(*words: str) -> str:
-            for each in words:
-                await asked(runtime, name, each)
+            for word in words:
+                await asked(runtime, name, word)
             assert isinstance(await runtime.compact(name), Compacted)
             rows = await runtime.transcript(name)
             return [row.text for row in rows if row.kind == "summary"][-1]

@@ -11,7 +11,7 @@ import pytest
 
 from tenax.errors import InvalidInput
 from tenax.journal.arguments import checked
-from tenax.journal.base import Entry, Lease, Reader
+from tenax.journal.base import Lease, RawEvent, Reader
 
 
 @checked
@@ -22,7 +22,7 @@ class Desk:
         self, name: str, *, count: int = 0, seconds: float = 0, on: bool = False, way: Literal["a", "b"] = "a",
         words: Sequence[str] = (), fields: Mapping[str, int] | None = None, call: Callable[[], None] | None = None,
         pair: tuple[int, str] = (0, ""), other: Any = None, later: Unknown = None, lease: Lease | None = None,
-        reader: Reader | None = None, entries: Sequence[Entry] = (),
+        reader: Reader | None = None, entries: Sequence[RawEvent] = (),
     ) -> str:  # fmt: skip
         return name
 
@@ -40,7 +40,7 @@ Unknown = Any  # as a name that only type checkers know
     "given",
     [{"count": 2**70}, {"seconds": 1}, {"seconds": 1.5}, {"on": True}, {"way": "b"}, {"words": ["x"]}, {"words": ("x",)},
      {"fields": {"a": 1}}, {"fields": None}, {"call": print}, {"pair": (1, "x")}, {"other": ...}, {"later": 1},
-     {"lease": Lease("a", "b", 1, 5, b"")}, {"reader": Reader("a", "due")}, {"entries": [Entry("a", 1, None, b"")]}],
+     {"lease": Lease("a", "b", 1, 5, b"")}, {"reader": Reader("a", "due")}, {"entries": [RawEvent("a", 1, None, b"")]}],
     ids=str,
 )  # fmt: skip
 def test_what_fits_is_taken(given: dict[str, Any]) -> None:
@@ -66,9 +66,9 @@ WRONG: Any = object()
 
 @pytest.mark.parametrize(
     ("given", "field"),
-    [({"lease": Lease(WRONG, "b", 1, 5, b"")}, "lease.name"), ({"lease": Lease("a", "b", True, 5, b"")}, "lease.fence"),
+    [({"lease": Lease(WRONG, "b", 1, 5, b"")}, "lease.name"), ({"lease": Lease("a", "b", True, 5, b"")}, "lease.term"),
      ({"lease": Lease("a", "b", 1, float("nan"), b"")}, "lease.seconds"), ({"reader": Reader("a", WRONG)}, "reader.follows"),
-     ({"entries": [Entry("a", 1, None, b""), Entry("a", 1, WRONG, b"")]}, "entries[1].run")],
+     ({"entries": [RawEvent("a", 1, None, b""), RawEvent("a", 1, WRONG, b"")]}, "entries[1].run")],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_a_field_that_does_not_fit_is_refused_by_name(

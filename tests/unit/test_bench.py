@@ -33,6 +33,7 @@ def test_a_quick_run_prints_the_page_with_every_part() -> None:
         "search",
         "peer",
         "turn",
+        "cost",
         "first",
         "restart",
         "bytes",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tenax.config import Config, load, secrets, shown
-from tenax.config.read import MCP, MODEL, RULE, SECTIONS, TOP
+from tenax.config import Config, find_secrets, hide_password, load
 from tenax.config.rules import Rule
+from tenax.config.schema import VARIABLES, list_settings
 from tenax.errors import ConfigError
 
 
@@ -28,9 +28,9 @@ def write(env: dict[str, str], text: str) -> Path:
 def test_nothing_set_means_sqlite_in_the_usual_places() -> None:
     """Without a file or a variable everything has its XDG place."""
     config = load({"HOME": "/home/ada"})
-    assert config.places.config == Path("/home/ada/.config/tenax")
-    assert config.places.data == Path("/home/ada/.local/share/tenax")
-    assert config.places.state == Path("/home/ada/.local/state/tenax")
+    assert config.directories.config == Path("/home/ada/.config/tenax")
+    assert config.directories.data == Path("/home/ada/.local/share/tenax")
+    assert config.directories.state == Path("/home/ada/.local/state/tenax")
     assert config.file == Path("/home/ada/.config/tenax/config.toml")
     assert config.store_url == "sqlite:////home/ada/.local/share/tenax/tenax.db"
     assert config.log == "warning"
@@ -42,13 +42,13 @@ def test_xdg_variables_are_honoured() -> None:
     config = load(
         {"HOME": "/home/ada", "XDG_DATA_HOME": "/data", "XDG_STATE_HOME": "state"}
     )
-    assert config.places.data == Path("/data/tenax")
-    assert config.places.state == Path("/home/ada/.local/state/tenax")
+    assert config.directories.data == Path("/data/tenax")
+    assert config.directories.state == Path("/home/ada/.local/state/tenax")
 
 
 def test_tenax_home_puts_everything_under_one_folder() -> None:
     """Configuration, data and state share it."""
-    places = load({"HOME": "/home/ada", "TENAX_HOME": "~/t"}).places
+    places = load({"HOME": "/home/ada", "TENAX_HOME": "~/t"}).directories
     assert places.config == places.data == places.state == Path("/home/ada/t")
 
 
@@ -56,8 +56,8 @@ def test_a_profile_is_a_home_of_its_own() -> None:
     """It lies in profiles/ of TENAX_HOME, or of the data folder where there is no TENAX_HOME."""
     at_home = load({"TENAX_HOME": "/srv/tenax"}, profile="work")
     assert (
-        at_home.places.config
-        == at_home.places.state
+        at_home.directories.config
+        == at_home.directories.state
         == Path("/srv/tenax/profiles/work")
     )
     assert at_home.store_url == "sqlite:////srv/tenax/profiles/work/tenax.db"
@@ -173,9 +173,15 @@ def test_a_file_that_cannot_be_read_is_named(
         (f'[store]\nurl = "sqlite:///{"x" * 256}"', "cannot be the path"),
         ('[tools]\nfolder = "a\\u0000b"', "cannot be the path"),
         ('[models.s]\napi = "script"\nurl = "a\\u0000b"', "cannot be the path"),
-        ('[models.x]\nname = "n"\nurl = "http://a..b/v1"', "is no address"),
-        ('[models.x]\nname = "n"\nurl = "http://\u2603.example/v1"', "is no address"),
-        ('[models.x]\nname = "n"\nurl = "http://h/v1\\u0001"', "is no address"),
+        ('[models.x]\nname = "n"\nurl = "http://a..b/v1"', "is not an HTTP address"),
+        (
+            '[models.x]\nname = "n"\nurl = "http://\u2603.example/v1"',
+            "is not an HTTP address",
+        ),
+        (
+            '[models.x]\nname = "n"\nurl = "http://h/v1\\u0001"',
+            "is not an HTTP address",
+        ),
     ],
 )
 def test_what_nobody_would_write_by_hand_is_a_sentence_too(
@@ -226,7 +232,7 @@ def test_an_unknown_log_level_is_refused(env: dict[str, str]) -> None:
 )
 def test_a_password_is_never_shown(url: str, printed: str) -> None:
     """What is printed keeps the address and hides the password."""
-    assert shown(url) == printed
+    assert hide_password(url) == printed
 
 
 def test_a_config_does_not_print_its_store(env: dict[str, str]) -> None:
@@ -276,7 +282,7 @@ def test_the_file_names_the_models(env: dict[str, str]) -> None:
         ("cloud", "claude"),
         "ask",
     )
-    assert (config.budget_day, config.budget_conversation) == (5, 0.5)
+    assert (config.budget.day, config.budget.conversation) == (5, 0.5)
     assert config.tools_folder == Path("/home/ada/work")
     main, cloud, claude, demo = (
         config.models[each] for each in ("main", "cloud", "claude", "demo")
@@ -310,7 +316,7 @@ def test_nothing_set_means_no_model_and_a_folder_for_tools() -> None:
     """An agent without a model can still list and search; its tools act in ~/tenax, or in a home of their own."""
     config = load({"HOME": "/home/ada"})
     assert (config.model, config.fallback, dict(config.models)) == (None, (), {})
-    assert (config.resume, config.budget_day, config.budget_conversation) == (
+    assert (config.resume, config.budget.day, config.budget.conversation) == (
         "auto",
         None,
         None,
@@ -341,9 +347,10 @@ def test_a_server_finds_no_program_in_the_folder_of_the_tools(
     ]
     path = ":".join([*left_out, "", "/usr/bin", f"{work}-other", "/bin"])
     assert (
-        load(env | {"PATH": path}).mcp["a"].env["PATH"] == f"/usr/bin:{work}-other:/bin"
+        load(env | {"PATH": path}).mcp["a"].environment["PATH"]
+        == f"/usr/bin:{work}-other:/bin"
     )
-    assert load(env | {"PATH": "."}).mcp["a"].env["PATH"] == os.defpath
+    assert load(env | {"PATH": "."}).mcp["a"].environment["PATH"] == os.defpath
 
 
 def test_a_lone_model_needs_no_choice(env: dict[str, str]) -> None:
@@ -392,7 +399,7 @@ def test_two_variables_are_enough_for_a_model(env: dict[str, str]) -> None:
     )
     assert chosen(load(given | {"OPENAI_API_KEY": "k"}))[-1] == "k"  # type: ignore[index]
     assert load(given).locked == {"model": "TENAX_MODEL"}
-    with pytest.raises(ConfigError, match="OPENAI_BASE_URL is no address"):
+    with pytest.raises(ConfigError, match="OPENAI_BASE_URL is not an HTTP address"):
         load(given | {"OPENAI_BASE_URL": "localhost"})
 
 
@@ -431,10 +438,10 @@ def test_a_secret_is_read_from_its_own_file(env: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("key", "given", "said"),
     [
-        ("env:MINE", None, "in the environment variable MINE, and there is none"),
-        ("env:MINE", "  ", "in the environment variable MINE, and there is none"),
-        ("secret:MINE", None, r"secrets\.toml under MINE, and there is none"),
-        ("env:MINE", "two words", "no key has"),
+        ("env:MINE", None, "There is no key in the environment variable MINE"),
+        ("env:MINE", "  ", "There is no key in the environment variable MINE"),
+        ("secret:MINE", None, r"There is no key in .*secrets\.toml under MINE"),
+        ("env:MINE", "two words", "not allowed in keys"),
     ],
 )
 def test_a_missing_key_is_told_when_it_is_needed(
@@ -472,7 +479,7 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         ('model = "main"', "names 'main', and there is no section", "models.NAME"),
         (f'fallback = "x"\n{X}', "fallback .* must be a list of names", ""),
         (f'fallback = ["y"]\n{X}', "fallback in .* names 'y'", "Known here: x."),
-        ('resume = "never"', 'resume .* "auto" or "ask"', ""),
+        ('resume = "never"', 'resume .* "ask" or "auto"', ""),
         ("models = 5", r"write \[models\.NAME\]", ""),
         ('models.x = "gpt"', r"write \[models\.x\]", ""),
         (f"{X}contxt = 5", r"sets models\.x\.contxt", "Did you mean models.x.context?"),
@@ -486,15 +493,23 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         (f"{X}price_input = -1", "a number, 0 or more", ""),
         (f"{X}price_input = nan", "a number, 0 or more", ""),
         (f'{X}price_input = "3"', "a number, 0 or more", ""),
-        (f'{X}api = "smtp"', "must be one of openai, anthropic, practice, script", ""),
+        (
+            f'{X}api = "smtp"',
+            'must be "anthropic", "openai", "practice" or "script"',
+            "",
+        ),
         ('[models.x]\nurl = "http://h"', r"models\.x in .* has no name", "name ="),
         ('[models.x]\napi = "script"', r"models\.x in .* has no url", "JSON file"),
         (
             '[models.x]\nname = "n"\nurl = "127.0.0.1:80"',
-            r"models\.x\.url in .* no address",
+            r"models\.x\.url in .* not an HTTP address",
             "http://",
         ),
-        ('[models.x]\nname = "n"\nurl = "http://h:port"', "no address", "http://"),
+        (
+            '[models.x]\nname = "n"\nurl = "http://h:port"',
+            "not an HTTP address",
+            "http://",
+        ),
         ("[budget]\nday = true", r"budget\.day .* must be a number", ""),
         ("[tools]\nfolder = 1", r"tools\.folder .* must be text", ""),
         (
@@ -518,8 +533,8 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
         ('[rules]\ntool = "x"', r"write \[\[rules\]\] on a line of its own", ""),
         (
             f'{DENY}[[rules]]\ntool = "x"\n',
-            r"rules\[2\]\.verdict in .* is None; it must be",
-            "",
+            r"rules\[2\] in .* has no verdict",
+            '"allow" or "deny"',
         ),
         (
             f'{DENY}[[rules]]\nverdict = "ask"\n',
@@ -538,10 +553,10 @@ X = '[models.x]\nurl = "http://h"\nname = "n"\n'
             "Did you mean rules[1].touches?",
         ),
         (f'{DENY}touches = " "\n', r"rules\[1\] in .* its touches is empty", ""),
-        (f'{DENY}touches = "a\\nb"\n', r"rules\[1\] in .* cannot be seen", ""),
+        (f'{DENY}touches = "a\\nb"\n', r"rules\[1\] in .* an invisible character", ""),
         (
             '[[rules]]\nverdict = "allow"\ntool = "\ufffd"\n',
-            r"rules\[1\] in .* its tool holds U\+FFFD",
+            r"rules\[1\] in .* its tool contains U\+FFFD",
             "",
         ),
         (
@@ -562,29 +577,29 @@ def test_a_mistake_about_models_is_told(
     assert hint in caught.value.hint
 
 
-def test_every_setting_stands_on_its_page() -> None:
-    """A setting without a word for the person who sets it is none."""
+def test_every_setting_is_documented() -> None:
+    """The page names every setting and every variable, and each has a description."""
     page = (Path(__file__).parents[2] / "docs" / "CONFIGURATION.md").read_text("utf-8")
-    whole = {
-        f"{section}.{name}"
-        for section in ("store", "tools", "serve", "memory")
-        for name in SECTIONS[section]
-    }
-    names = {*TOP, *MODEL, *MCP, *RULE, *SECTIONS["budget"], *whole}
+    names = {name for name, _ in list_settings()}
     assert {name for name in names if f"`{name}`" not in page} == set()
+    variables = {setting.variable for _, setting in list_settings()} - {""}
+    assert {
+        name for name in variables | set(VARIABLES) if f"`{name}`" not in page
+    } == set()
+    assert all(setting.description.endswith(".") for _, setting in list_settings())
 
 
 def test_memory_reviews_by_itself_and_loads_only_what_is_named(
     env: dict[str, str],
 ) -> None:
     """The file may say otherwise, and a variable wins over it and is shown as locked."""
-    assert (load(env).memory_review, load(env).memory_providers) == (True, ())
+    assert (load(env).memory.review, load(env).memory.providers) == (True, ())
     write(env, '[memory]\nreview = false\nproviders = ["b", "a", "b"]')
-    assert (load(env).memory_review, load(env).memory_providers) == (False, ("b", "a"))
+    assert (load(env).memory.review, load(env).memory.providers) == (False, ("b", "a"))
     config = load(
         env | {"TENAX_MEMORY_REVIEW": "True", "TENAX_MEMORY_PROVIDERS": " c, d,"}
     )
-    assert (config.memory_review, config.memory_providers) == (True, ("c", "d"))
+    assert (config.memory.review, config.memory.providers) == (True, ("c", "d"))
     assert config.locked == {
         "memory.review": "TENAX_MEMORY_REVIEW",
         "memory.providers": "TENAX_MEMORY_PROVIDERS",
@@ -599,15 +614,15 @@ def test_the_page_is_served_on_loopback_unless_told_otherwise(
     env: dict[str, str],
 ) -> None:
     """The file may say another place, and a variable wins over it and is shown as locked."""
-    assert (load(env).serve_host, load(env).serve_port) == ("127.0.0.1", 8629)
+    assert (load(env).serve.host, load(env).serve.port) == ("127.0.0.1", 8629)
     write(env, '[serve]\nhost = "0.0.0.0"\nport = 80')
-    assert (load(env).serve_host, load(env).serve_port) == ("0.0.0.0", 80)
+    assert (load(env).serve.host, load(env).serve.port) == ("0.0.0.0", 80)
     config = load(env | {"TENAX_HOST": "::1", "TENAX_PORT": "9000"})
-    assert (config.serve_host, config.serve_port) == ("::1", 9000)
+    assert (config.serve.host, config.serve.port) == ("::1", 9000)
     assert config.locked == {"serve.host": "TENAX_HOST", "serve.port": "TENAX_PORT"}
-    assert config.serve_proxies == ()
+    assert config.serve.proxies == ()
     write(env, '[serve]\nproxies = ["127.0.0.1", "::1"]')
-    assert load(env).serve_proxies == ("127.0.0.1", "::1")
+    assert load(env).serve.proxies == ("127.0.0.1", "::1")
 
 
 @pytest.mark.parametrize(
@@ -616,19 +631,31 @@ def test_the_page_is_served_on_loopback_unless_told_otherwise(
         (
             "port = 65536",
             {},
-            r"serve\.port in .* is '65536'; it must be a whole number from 1 to 65535",
+            r"serve\.port in .* must be a whole number from 1 to 65535",
         ),
-        ("port = 0", {}, r"serve\.port .* whole number above 0"),
-        ('port = "80"', {}, r"serve\.port .* whole number above 0"),
+        ("port = 0", {}, r"serve\.port .* whole number from 1 to 65535"),
+        ('port = "80"', {}, r"serve\.port .* whole number from 1 to 65535"),
         ("", {"TENAX_PORT": "http"}, "TENAX_PORT is 'http'; it must be a whole number"),
         ("", {"TENAX_PORT": "0"}, "TENAX_PORT is '0'"),
-        ('host = "http://x"', {}, r"serve\.host in .* no host"),
-        ('host = ""', {}, r"serve\.host in .* no host"),
-        ("", {"TENAX_HOST": "my host"}, "TENAX_HOST is 'my host', which is no host"),
+        (
+            'host = "http://x"',
+            {},
+            r"serve\.host in .* must be the name or the address of a host",
+        ),
+        (
+            'host = ""',
+            {},
+            r"serve\.host in .* must be the name or the address of a host",
+        ),
+        (
+            "",
+            {"TENAX_HOST": "my host"},
+            "TENAX_HOST is 'my host'; it must be the name or the address of a host",
+        ),
         (
             'proxies = ["10.0.0.0/8"]',
             {},
-            r"serve\.proxies in .* has '10\.0\.0\.0/8', which is no address",
+            r"serve\.proxies in .* has '10\.0\.0\.0/8', which is not an IP address",
         ),
     ],
 )
@@ -655,15 +682,22 @@ def test_the_practice_model_needs_nothing_but_its_api(env: dict[str, str]) -> No
 
 def test_one_service_looks_things_up_in_the_web(env: dict[str, str]) -> None:
     """By an address, or by where its key is; none unless it is named."""
-    assert (load(env).searxng, load(env).brave, load(env).tavily) == (None, None, None)
+    assert (
+        load(env).search.searxng,
+        load(env).search.brave,
+        load(env).search.tavily,
+    ) == (None, None, None)
     write(env, '[search]\nsearxng = "http://127.0.0.1:8888"')
-    assert load(env).searxng == "http://127.0.0.1:8888"
+    assert load(env).search.searxng == "http://127.0.0.1:8888"
     write(env, '[search]\nbrave = "env:BRAVE"')
-    found = load(env | {"BRAVE": "b-1"}).brave
+    found = load(env | {"BRAVE": "b-1"}).search.brave
     assert found is not None
     assert found.reveal() == "b-1"
     for text, said in (
-        ('searxng = "localhost"', r"search\.searxng .* must begin with http"),
+        (
+            'searxng = "localhost"',
+            r"search\.searxng .* must be an address that begins with http",
+        ),
         ('brave = "b-1234"', r"search\.brave .* never the key itself"),
         ('brave = "env:A"\ntavily = "env:B"', "names brave, tavily; choose one"),
         ('google = "x"', "google"),
@@ -688,7 +722,7 @@ def test_rules_are_read_in_their_order(env: dict[str, str]) -> None:
 
 def test_tools_never_work_on_what_is_tenaxs_own(env: dict[str, str]) -> None:
     """A folder that holds settings, keys or the store is refused; one beside or inside is not."""
-    write(env, f'[tools]\nfolder = "{load(env).places.data}"')
+    write(env, f'[tools]\nfolder = "{load(env).directories.data}"')
     with pytest.raises(ConfigError, match="holds Tenax's own files"):
         load(env)
     write(env, '[tools]\nfolder = "/"')
@@ -714,7 +748,7 @@ def test_tools_never_work_on_what_is_tenaxs_own(env: dict[str, str]) -> None:
 )
 def test_the_password_in_an_address_is_a_secret_too(url: str, found: set[str]) -> None:
     """What tools say is searched for it, as it is written and as it is meant."""
-    assert set(secrets(load({"HOME": "/home/ada", "TENAX_STORE": url}))) == found
+    assert set(find_secrets(load({"HOME": "/home/ada", "TENAX_STORE": url}))) == found
 
 
 def test_a_clone_in_the_default_folder_is_not_worked_in(
@@ -723,6 +757,6 @@ def test_a_clone_in_the_default_folder_is_not_worked_in(
     """Whoever clones Tenax to ~/tenax and starts it there gets a folder in which no program of Tenax lies."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "tenax" / ".venv"))
     config = load({"HOME": str(tmp_path)})
-    assert config.tools_folder == config.places.data / "work"
+    assert config.tools_folder == config.directories.data / "work"
     monkeypatch.undo()
     assert load({"HOME": str(tmp_path)}).tools_folder == tmp_path / "tenax"

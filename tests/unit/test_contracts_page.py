@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -32,6 +33,11 @@ DUE = {
 }
 
 
+@functools.cache
+def parsed(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text("utf-8"))
+
+
 def test_every_row_that_is_due_is_on_the_page() -> None:
     """No promise is dropped by leaving its row out."""
     assert {row for row, _, _ in ROWS} == DUE
@@ -45,7 +51,7 @@ def test_the_test_that_a_row_names_is_there(row: str, promise: str, tests: str) 
     assert promise, row
     for each in tests.split(", "):
         path, *names = each.split("::")
-        found = ast.parse((ROOT / path).read_text("utf-8")).body
+        found = parsed(path).body
         for name in names:
             (node,) = [
                 n

@@ -14,8 +14,8 @@ from tenax.errors import CannotOpen, ConfigError
 from tenax.journal import LOCAL_USER
 from tenax.tools.base import Call
 from tenax.tools.files.edit import WriteFile, WriteFileArgs
+from tenax.tools.folders import folder_of, folders_of_users, home_of
 from tenax.tools.paths import open_folder
-from tenax.workspace.folders import folder_of, folders_of_users, home_of
 
 ODD_NAMES = (
     "bob", "Bob", "BOB", "b%6Fb", ".", "..", "...", ".bob", "bob.", "a/b", "a%2Fb", "../work", "/etc", "files", "users",
@@ -33,7 +33,7 @@ def test_the_owner_keeps_the_folder_of_the_settings_and_nothing_is_made(
 ) -> None:
     """It is made by whoever first writes in it, as ever."""
     assert folder_of(config, LOCAL_USER) == config.tools_folder
-    assert not config.places.data.exists()
+    assert not config.directories.data.exists()
     assert folders_of_users(config) == {}
 
 
@@ -46,8 +46,8 @@ def test_every_other_user_has_a_folder_that_nobody_else_can_look_into(
         folder = folder_of(config, "bob")
     finally:
         os.umask(before)
-    assert folder == config.places.data / "users" / "bob" / "files"
-    for place in (folder, folder.parent, config.places.users):
+    assert folder == config.directories.data / "users" / "bob" / "files"
+    for place in (folder, folder.parent, config.directories.users):
         assert stat.S_IMODE(place.stat().st_mode) == 0o700
     (folder / "note").write_text("x")
     assert folder_of(config, "bob") == folder
@@ -59,8 +59,8 @@ def test_memory_providers_keep_the_data_of_each_user_in_another_folder(
     config: Config,
 ) -> None:
     """The owner's stays in the data folder; another user's lies beside the files of their tools, not among them."""
-    assert home_of(config, LOCAL_USER) == config.places.data
-    assert home_of(config, "bob") == config.places.data / "users" / "bob"
+    assert home_of(config, LOCAL_USER) == config.directories.data
+    assert home_of(config, "bob") == config.directories.data / "users" / "bob"
     assert home_of(config, "bob") not in {
         home_of(config, "carol"),
         folder_of(config, "bob"),
@@ -72,10 +72,10 @@ def test_no_two_users_share_a_folder_and_no_name_leads_out(config: Config) -> No
     folders = [folder_of(config, name) for name in ODD_NAMES]
     assert len({str(folder).casefold() for folder in folders}) == len(ODD_NAMES)
     for folder in folders:
-        assert folder.parent.parent == config.places.users
+        assert folder.parent.parent == config.directories.users
         assert (
             folder.resolve()
-            == config.places.users.resolve() / folder.parent.name / "files"
+            == config.directories.users.resolve() / folder.parent.name / "files"
         )
         assert str(folder).isascii()
     shorter = [name for name in ODD_NAMES if len(name.encode()) < 60]
@@ -90,7 +90,7 @@ async def test_a_folder_that_was_removed_is_made_again_for_its_user_only(
 ) -> None:
     """While Tenax runs, by the first tool that needs it."""
     folder = folder_of(config, "bob")
-    shutil.rmtree(config.places.users)
+    shutil.rmtree(config.directories.users)
     if how == "write_file":
         await WriteFile().run(
             WriteFileArgs("a.txt", "x"), Call("bob", "c_1", 3, "call", folder)
@@ -106,8 +106,8 @@ async def test_a_folder_that_was_removed_is_made_again_for_its_user_only(
 
 def test_a_folder_that_cannot_be_made_is_told(config: Config) -> None:
     """In a sentence, with what to do."""
-    config.places.data.mkdir()
-    config.places.users.write_text("in the way")
+    config.directories.data.mkdir()
+    config.directories.users.write_text("in the way")
     with pytest.raises(
         CannotOpen, match=r"users/bob/files cannot be made: .+\.$"
     ) as caught:

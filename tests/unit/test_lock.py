@@ -15,7 +15,7 @@ from tenax.models.practice.practice import PACKAGES
 from tools.lock import BUILD, PYTHON_MIN
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("run", "dev", "build", "practice")
+NAMES = ("run", "dev", "docs", "build", "practice")
 PIN = re.compile(r"^([a-z0-9-]+)(\[[a-z0-9,-]+\])?==(\S+)( ; .+)? \\$")
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
@@ -49,6 +49,7 @@ def asked(name: str) -> list[str]:
     return {
         "run": [*needs, *extras["mcp"]],
         "dev": [*needs, *extras["mcp"], *extras["postgres"], *extras["dev"]],
+        "docs": [*needs, *extras["docs"]],
         "build": [*found["build-system"]["requires"], *BUILD],
         "practice": list(PACKAGES),
     }[name]

@@ -13,16 +13,16 @@ import pytest
 
 from tenax.errors import StoreError, StoreFull, StoreMisused
 from tenax.journal import spool as module
-from tenax.journal.spool import ROOM_BYTES, Entry, Spool, left
+from tenax.journal.spool import ROOM_BYTES, HeldEvent, Spool, left
 from tests.support.children import Child, Teller
 
 
-def entry(text: str = "words", run: str = "r_1", index: int = 0) -> Entry:
-    return Entry("ada", "c_1", run, "reply.delta", text.encode(), 1_000_000, index)
+def entry(text: str = "words", run: str = "r_1", index: int = 0) -> HeldEvent:
+    return HeldEvent("ada", "c_1", run, "reply.delta", text.encode(), 1_000_000, index)
 
 
 def texts(spool: Spool) -> list[str]:
-    return [each.body.decode() for each in spool.read()]
+    return [event.body.decode() for event in spool.read()]
 
 
 def records(file: Path) -> bytes:
@@ -102,15 +102,12 @@ def test_a_full_disk_leaves_it_its_room_and_is_then_told(tmp_path: Path) -> None
     assert small == ["small", "9", "small"]
 
 
-def test_it_grows_past_its_room_up_to_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And is back at its room when it was emptied."""
-    spool = Spool(tmp_path, "i_1")
+def test_it_grows_past_its_room_up_to_a_bound(tmp_path: Path) -> None:
+    """The spool shrinks to its room after `clear`."""
+    spool = Spool(tmp_path, "i_1", bytes_max=10_500_000)
     for n in range(10):
         spool.write(entry(str(n) * 1_000_000))
-    assert [each[0] for each in texts(spool)] == list("0123456789")
-    monkeypatch.setattr(module, "BYTES_MAX", 10_500_000)
+    assert [text[0] for text in texts(spool)] == list("0123456789")
     with pytest.raises(StoreFull, match="has reached its 10,500,000 bytes"):
         spool.write(entry("x" * 1_000_000))
     assert len(spool.read()) == 10
@@ -217,10 +214,10 @@ def test_several_threads_may_write(tmp_path: Path) -> None:
             spool.write(entry(str(n), run))
 
     threads = [threading.Thread(target=talk, args=(f"r_{n}",)) for n in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     entries = spool.read()
     for n in range(4):
         of_run = [each for each in entries if each.run == f"r_{n}"]
@@ -254,7 +251,7 @@ def test_what_is_left_of_the_dead_is_found_and_the_living_are_left_alone(
     assert found.clear()
     found.close(remove=True)
     assert left(tmp_path, dead) == []
-    assert [each.name for each in tmp_path.iterdir()] == ["i_mine"]
+    assert [path.name for path in tmp_path.iterdir()] == ["i_mine"]
     mine.close(remove=True)
     assert left(tmp_path / "none", dead) == []
 

@@ -13,11 +13,11 @@ from tenax.clock import machine_zone, zone_of
 from tenax.errors import InvalidInput
 from tenax.schedules.parse import (
     EXAMPLES,
-    brought_back,
-    first,
-    following,
-    is_understood,
-    local,
+    check_words,
+    correct_due,
+    next_time,
+    parse_first,
+    to_local,
 )
 
 BERLIN, LORD_HOWE, APIA = (
@@ -30,7 +30,7 @@ def us(text: str, zone: ZoneInfo = BERLIN) -> int:
 
 
 def shown(at: int, zone: ZoneInfo = BERLIN) -> str:
-    return f"{local(at, zone):%Y-%m-%d %H:%M %z}"
+    return f"{to_local(at, zone):%Y-%m-%d %H:%M %z}"
 
 
 NOW = us("2026-11-15 23:00:30")  # a Sunday
@@ -80,14 +80,14 @@ NOW = us("2026-11-15 23:00:30")  # a Sunday
 )
 def test_words_mean_a_time_and_say_it_plainly(words: str, means: str, due: str) -> None:
     """However they are written; and what is kept of them means the same later."""
-    said, at = first(words, BERLIN, NOW)
+    said, at = parse_first(words, BERLIN, NOW)
     assert (said, shown(at)[:16]) == (means, due)
-    is_understood(words)
+    check_words(words)
     if not said.startswith("on "):
-        assert first(said, BERLIN, NOW) == (said, at)
-        assert following(said, BERLIN, at, at)[0] > at
+        assert parse_first(said, BERLIN, NOW) == (said, at)
+        assert next_time(said, BERLIN, at, at)[0] > at
     else:
-        assert following(said, BERLIN, at, at) == (None, 0)
+        assert next_time(said, BERLIN, at, at) == (None, 0)
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_words_mean_a_time_and_say_it_plainly(words: str, means: str, due: str) 
 def test_anything_else_is_refused_in_a_sentence(words: str) -> None:
     """With a way on where the words were not understood."""
     with pytest.raises(InvalidInput) as refused:
-        first(words, BERLIN, NOW)
+        parse_first(words, BERLIN, NOW)
     assert str(refused.value).endswith(".")
     if "understood" in str(refused.value):
-        assert all(each in refused.value.hint for each in EXAMPLES)
+        assert all(example in refused.value.hint for example in EXAMPLES)
 
 
 def test_an_hour_that_is_skipped_comes_later_and_one_that_is_repeated_comes_once() -> (
@@ -115,12 +115,12 @@ def test_an_hour_that_is_skipped_comes_later_and_one_that_is_repeated_comes_once
     autumn = [us("2026-10-23 12:00")]
     for each in (spring, autumn):
         for _ in range(4):
-            each.append(following(every, BERLIN, each[-1], each[-1])[0] or 0)
+            each.append(next_time(every, BERLIN, each[-1], each[-1])[0] or 0)
     assert [shown(each)[5:] for each in spring[1:]] == [
         "03-28 02:30 +0100", "03-29 03:30 +0200", "03-30 02:30 +0200", "03-31 02:30 +0200"]  # fmt: skip
     assert [shown(each)[5:] for each in autumn[1:]] == [
         "10-24 02:30 +0200", "10-25 02:30 +0200", "10-26 02:30 +0100", "10-27 02:30 +0100"]  # fmt: skip
-    at, _ = following(
+    at, _ = next_time(
         "every day at 02:15", LORD_HOWE, us("2026-10-03 12:00", LORD_HOWE), 0
     )
     assert at is not None
@@ -132,14 +132,14 @@ def test_an_interval_is_the_same_length_when_the_clock_moves_and_keeps_its_minut
 ):
     """Every hour through the night that has 25 of them; and hours that nobody ran are skipped, and counted."""
     due = us("2026-10-24 23:10")
-    twice = [due := following("every hour", BERLIN, due, due)[0] or 0 for _ in range(4)]
+    twice = [due := next_time("every hour", BERLIN, due, due)[0] or 0 for _ in range(4)]
     assert [shown(each)[11:16] for each in twice] == [
         "00:10",
         "01:10",
         "02:10",
         "02:10",
     ]
-    assert following("every hour", BERLIN, due, due + 7_300_000_000) == (
+    assert next_time("every hour", BERLIN, due, due + 7_300_000_000) == (
         due + 3 * 3_600_000_000,
         2,
     )
@@ -148,20 +148,20 @@ def test_an_interval_is_the_same_length_when_the_clock_moves_and_keeps_its_minut
 def test_what_was_missed_is_counted_and_not_made_up_for() -> None:
     """From Wednesday to the next Tuesday at noon four weekdays went by; a day that is not there is not one of them."""
     due = us("2026-11-18 08:00")
-    assert following("every weekday at 08:00", BERLIN, due, us("2026-11-24 12:00")) == (
+    assert next_time("every weekday at 08:00", BERLIN, due, us("2026-11-24 12:00")) == (
         us("2026-11-25 08:00"),
         4,
     )
-    assert following("every weekday at 08:00", BERLIN, due, due) == (
+    assert next_time("every weekday at 08:00", BERLIN, due, due) == (
         us("2026-11-19 08:00"),
         0,
     )
     gone = us("2011-12-29 08:00", APIA)  # Samoa had no 30 December 2011
     assert [
-        shown(following("every day at 08:00", APIA, gone, gone)[0] or 0, APIA)[:10]
+        shown(next_time("every day at 08:00", APIA, gone, gone)[0] or 0, APIA)[:10]
     ] == ["2011-12-31"]
     assert (
-        following(
+        next_time(
             "every day at 08:00",
             APIA,
             us("2011-12-28 08:00", APIA),
@@ -169,7 +169,7 @@ def test_what_was_missed_is_counted_and_not_made_up_for() -> None:
         )[1]
         == 3
     )
-    ages = following(
+    ages = next_time(
         "every day at 08:00", BERLIN, us("1975-01-01 08:00"), us("2026-11-15 08:00")
     )
     assert ages == (us("2026-11-16 08:00"), 368)  # a year and two days, not fifty
@@ -240,7 +240,7 @@ def test_the_next_time_is_the_first_that_fits(
     zone = zone_of(name)
     due = round(datetime.combine(day, at, zone).timestamp()) * 1_000_000
     now = due + late * 1_000_000
-    days = [(local(due, zone).date() + timedelta(days=n)) for n in range(-3, 110)]
+    days = [(to_local(due, zone).date() + timedelta(days=n)) for n in range(-3, 110)]
     hour, minute = map(int, words.rsplit(maxsplit=1)[-1].split(":"))
     clock = [
         datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone)
@@ -248,11 +248,11 @@ def test_the_next_time_is_the_first_that_fits(
         if _fits(words, day)
     ]
     times = sorted({round(each.timestamp()) * 1_000_000 for each in clock})
-    found, missed = following(words, zone, due, now)
+    found, missed = next_time(words, zone, due, now)
     assert found == next(each for each in times if each > now)
     assert missed == sum(due < each <= now for each in times)
-    plain, start = first(words, zone, now)
-    assert (start, first(plain, zone, now)) == (found, (plain, start))
+    plain, start = parse_first(words, zone, now)
+    assert (start, parse_first(plain, zone, now)) == (found, (plain, start))
 
 
 @pytest.mark.parametrize(
@@ -278,19 +278,19 @@ def test_a_time_that_the_present_clock_cannot_have_set_is_brought_back(
     words: str, due: str, back: str | None
 ) -> None:
     """To the next one from now; never a date that was named, and never one that a small step back of the clock explains."""
-    found = brought_back(words, BERLIN, us(due), NOW)
+    found = correct_due(words, BERLIN, us(due), NOW)
     assert (found and shown(found)[:16]) == back
 
 
 @settings(deadline=None)
 @given(
-    some.sampled_from([each for each in EXAMPLES if each.startswith("every")]),
+    some.sampled_from([example for example in EXAMPLES if example.startswith("every")]),
     some.integers(0, 400 * 1440),
 )
 def test_a_time_that_this_clock_set_stays(words: str, minutes: int) -> None:
     """Whenever it is looked at before it is due."""
-    said, due = first(words, BERLIN, NOW)
+    said, due = parse_first(words, BERLIN, NOW)
     now = NOW + minutes * 60_000_000
-    later, _ = following(said, BERLIN, due, now)
+    later, _ = next_time(said, BERLIN, due, now)
     assert later is not None
-    assert brought_back(said, BERLIN, later, now) is None
+    assert correct_due(said, BERLIN, later, now) is None

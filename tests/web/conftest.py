@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tests.support.postgres import PostgresServer
 from tests.support.served import Pace, Page, Served
 from tests.support.turns import set_up
@@ -58,7 +58,7 @@ def slow(tmp_path: Path, store_url: str, pace: Pace) -> Iterator[Served]:
 @pytest.fixture
 def asking(tmp_path: Path) -> Iterator[Served]:
     """A server whose model wants to write a file."""
-    write = Call("write_file", {"path": "a/note.txt", "content": "held"})
+    write = ScriptedCall("write_file", {"path": "a/note.txt", "content": "held"})
     set_up(tmp_path, [Reply("May I?", calls=[write]), Reply("Thank you.")])
     with Served(tmp_path) as served:
         yield served

@@ -71,7 +71,7 @@ def test_what_is_attached_comes_back_as_what_it_is_and_does_nothing(page: Page) 
     assert send(page, name, *blobs, text="", key=key) == stored
     row = answered(page, name)[0]
     parts: Any = row["parts"]
-    assert [(each["type"], each["name"]) for each in parts] == [
+    assert [(part["type"], part["name"]) for part in parts] == [
         ("image", "0.html"),
         ("file", "1.html"),
         ("file", "2.html"),
@@ -108,12 +108,13 @@ def test_what_cannot_be_attached_is_refused_in_a_sentence_and_harms_nothing(
     try:
         assert (
             put(page, flood(), status=413)["detail"]
-            == "A request may have 20,971,520 bytes."
+            == "The request is too large. The limit is 20,971,520 bytes."
         )
     except (
         httpx.WriteError,
         httpx.ReadError,
-    ):  # it stopped listening before we had said it all
+    ):
+        # it stopped listening before we had said it all
         assert sent < 100
     assert put(page, bytes(9), status=400)["detail"].startswith(
         "a.txt is no text (UTF-8), no picture"

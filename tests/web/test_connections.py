@@ -10,8 +10,9 @@ import os
 import resource
 import socket
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -22,10 +23,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tenax.concurrency import ThreadPool
 from tenax.models import Reply
 from tenax.web import app as web
 from tenax.web.connections import (
     ACCEPTS_AT_ONCE,
+    Connection,
     Connections,
     FewLines,
     Limits,
@@ -33,11 +36,14 @@ from tenax.web.connections import (
     _Accepted,
     note_signed_in,
 )
+from tests.models.talk import clock_ahead
 from tests.support.served import SECONDS, Served, is_done
 from tests.support.turns import set_up
 
 WAIT = 60.0
 LONG = 3600.0
+EVER = 1e9
+"""A time that no test reaches, even if the test puts the clock of the loop forward."""
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "
 SIGNED_IN = b"GET / HTTP/1.1\r\nHost: x\r\nCookie: in\r\n\r\n"
 
@@ -51,14 +57,37 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(f"{len(body)} bytes")(scope, receive, send)
 
 
+class ReportingConnections(Connections):
+    """Connections that report the arrival of data."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self.arrived = asyncio.Event()
+
+    def protocol(self, **given: Any) -> Connection:
+        return ReportingConnection(self, **given)
+
+
+class ReportingConnection(Connection):
+    def __init__(self, connections: ReportingConnections, **given: Any) -> None:
+        super().__init__(connections, **given)
+        self._arrived = connections.arrived
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._arrived.set()
+
+
 @contextlib.asynccontextmanager
 async def serving(
-    limits: Limits, proxies: tuple[str, ...] = (), app: ASGIApp = app
+    limits: Limits | Connections, proxies: tuple[str, ...] = (), app: ASGIApp = app
 ) -> AsyncIterator[int]:
     """Serve `app` with these limits; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port: int = bound.getsockname()[1]
-        connections = Connections(limits, proxies)
+        connections = (
+            limits if isinstance(limits, Connections) else Connections(limits, proxies)
+        )
         listener = Listener(connections, bound.detach())
     listener.setblocking(False)
     server = uvicorn.Server(
@@ -68,7 +97,7 @@ async def serving(
             backlog=ACCEPTS_AT_ONCE,
             log_config=None,
             lifespan="off",
-            timeout_keep_alive=int(LONG),
+            timeout_keep_alive=int(EVER),
             timeout_graceful_shutdown=0,
         )
     )
@@ -120,9 +149,20 @@ class Client:
     async def rest(self) -> bytes:
         """Return everything until the server closes the connection."""
         async with asyncio.timeout(WAIT):
-            with contextlib.suppress(ConnectionResetError):
-                return await self._reader.read()
-            return b""
+            return await self._read_to_end()
+
+    async def rest_after(self, seconds: float, leap: Callable[[float], None]) -> bytes:
+        """Put the clock forward until the server closes the connection. Return everything until then."""
+        rest = asyncio.create_task(self._read_to_end())
+        while not rest.done():
+            leap(seconds)
+            await asyncio.sleep(0)
+        return await rest
+
+    async def _read_to_end(self) -> bytes:
+        with contextlib.suppress(ConnectionResetError):
+            return await self._reader.read()
+        return b""
 
 
 @contextlib.asynccontextmanager
@@ -145,21 +185,30 @@ async def clients(
 
 
 @pytest.mark.parametrize("sent", [b"", HALF])
-async def test_a_head_that_does_not_arrive_ends(sent: bytes) -> None:
+async def test_a_head_that_does_not_arrive_ends(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where nothing came at all, nothing is answered."""
-    async with serving(Limits(head_seconds=0.2)) as port, clients(port) as (client,):
+    leap = clock_ahead(monkeypatch)
+    connections = ReportingConnections(Limits(head_seconds=LONG))
+    async with serving(connections) as port, clients(port) as (client,):
         client.send(sent)
-        assert (b"408" in await client.rest()) == bool(sent)
+        if sent:
+            await connections.arrived.wait()
+        assert (b"408" in await client.rest_after(LONG, leap)) == bool(sent)
 
 
 @pytest.mark.parametrize("sent", [b"\r\n", HALF])
-async def test_a_second_head_that_does_not_arrive_ends(sent: bytes) -> None:
+async def test_a_second_head_that_does_not_arrive_ends(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a request that was answered; a blank line is no request."""
-    async with serving(Limits(head_seconds=1.0)) as port, clients(port) as (client,):
+    leap = clock_ahead(monkeypatch)
+    async with serving(Limits(head_seconds=LONG)) as port, clients(port) as (client,):
         client.send(SIGNED_IN)
         assert b"200" in await client.answer()
         client.send(sent)
-        assert b"408" in await client.rest()
+        assert b"408" in await client.rest_after(LONG, leap)
 
 
 async def test_a_head_that_never_ends_is_refused() -> None:
@@ -256,14 +305,15 @@ POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
 
 async def test_a_body_that_stops_ends() -> None:
     """The handler is told, and the client is answered."""
-    async with serving(Limits(body_seconds=0.2)) as port, clients(port) as (client,):
+    limits = Limits(head_seconds=LONG, body_seconds=0.2)
+    async with serving(limits) as port, clients(port) as (client,):
         client.send(POST + b"x" * 10)
         assert b"408" in await client.rest()
 
 
 async def test_a_body_that_drips_ends() -> None:
-    """A byte now and then is no progress; enough of them are."""
-    limits = Limits(body_seconds=0.2, body_bytes=10_000)
+    """A byte now and then is no progress."""
+    limits = Limits(head_seconds=LONG, body_seconds=0.2, body_bytes=10_000)
     async with serving(limits) as port, clients(port) as (client,):
         client.send(POST)
         rest = asyncio.create_task(client.rest())
@@ -271,19 +321,29 @@ async def test_a_body_that_drips_ends() -> None:
             client.send(b"x")
             await asyncio.sleep(0.01)
         assert b"200" not in await rest
-    async with (
-        serving(Limits(body_seconds=0.2, body_bytes=0)) as port,
-        clients(port) as (client,),
-    ):
+
+
+async def test_a_body_with_progress_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Enough bytes are progress. Here no byte at all is enough."""
+    leap = clock_ahead(monkeypatch)
+    limits = Limits(head_seconds=EVER, body_seconds=LONG, body_bytes=0)
+    connections = ReportingConnections(limits)
+    async with serving(connections) as port, clients(port) as (client,):
         client.send(POST)
-        # longer than the limit, in which this much had to come: nothing
-        await asyncio.sleep(0.5)
+        await connections.arrived.wait()
+        for _ in range(10):
+            leap(LONG)
+            await asyncio.sleep(0)
         client.send(b"x" * 100_000)
         assert await client.answer() == b"HTTP/1.1 200 OK 100000 bytes"
 
 
-async def test_an_answer_that_is_not_read_ends() -> None:
-    """A client that reads it slowly gets all of it."""
+async def test_an_answer_that_is_not_read_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that reads its answer gets all of it."""
     size = 10_000_000
     lost = asyncio.Event()
 
@@ -291,36 +351,44 @@ async def test_an_answer_that_is_not_read_ends() -> None:
         weakref.finalize(scope["state"]["tenax.connection"], lost.set)
         await PlainTextResponse(b"x" * size)(scope, receive, send)
 
-    limits = Limits(head_seconds=LONG, write_seconds=0.5, body_bytes=1)
+    leap = clock_ahead(monkeypatch)
+    limits = Limits(head_seconds=EVER, write_seconds=LONG, body_bytes=1)
     async with serving(limits, app=answers) as port, clients(port, 2) as (one, other):
         one.send(SIGNED_IN)
         await one.read(size)
         other.send(SIGNED_IN)
-        async with asyncio.timeout(WAIT):
-            await lost.wait()
+        assert b"200" in await other.head()
+        while not lost.is_set():
+            leap(LONG)
+            await asyncio.sleep(0)
         assert 0 < len(await other.rest()) < size
         one.send(SIGNED_IN)
         await one.read(size)
 
 
-async def test_an_answer_that_is_read_slowly_does_not_end() -> None:
+async def test_an_answer_that_is_read_slowly_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also while the kernel takes nothing of what is left, because much of its own buffer is still full."""
     size, piece = 8_000_000, 4096
 
     async def answers(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse(b"x" * size)(scope, receive, send)
 
+    leap = clock_ahead(monkeypatch)
     loop, read = asyncio.get_running_loop(), 0
-    limits = Limits(head_seconds=LONG, write_seconds=2.0, body_bytes=1)
+    limits = Limits(head_seconds=EVER, write_seconds=1000.0, body_bytes=1)
     async with serving(limits, app=answers) as port:
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
             client.setblocking(False)
             await loop.sock_connect(client, ("127.0.0.1", port))
             await loop.sock_sendall(client, SIGNED_IN)
-            for _ in range(100):  # for longer than the limit
+            # This takes twice the limit. A stall of the machine adds little to it.
+            for _ in range(100):
                 read += len(await loop.sock_recv(client, piece))
-                await asyncio.sleep(0.04)
+                leap(20.0)
+                await asyncio.sleep(0.01)
             async with asyncio.timeout(WAIT):
                 while read < size:
                     data = await loop.sock_recv(client, 1_000_000)
@@ -457,7 +525,7 @@ async def test_one_user_does_not_keep_others_out() -> None:
 
 
 def open_files() -> set[str]:
-    return {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
+    return {os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()}
 
 
 async def test_a_client_that_does_not_read_holds_no_file(
@@ -469,6 +537,8 @@ async def test_a_client_that_does_not_read_holds_no_file(
     file.write_bytes(b"x" * 30_000_000)
     monkeypatch.setattr(web, "PAGE", tmp_path)
     page = Starlette(routes=web._PAGE_ROUTES)
+    threads = ThreadPool(2, "tenax-page")
+    page.state.server_state = SimpleNamespace(page_threads=threads)
     async with (
         serving(Limits(head_seconds=LONG), app=page) as port,
         clients(port, 2) as (one, other),
@@ -480,6 +550,7 @@ async def test_a_client_that_does_not_read_holds_no_file(
         for path in (b"none.js", b"..", b"%2e%2e/third-party.txt", b"%00", b"x" * 1000):
             other.send(b"GET /assets/" + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
             assert b"404" in await other.answer()
+    threads.stop()
 
 
 def test_half_of_the_files_are_left_to_the_store() -> None:

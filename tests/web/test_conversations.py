@@ -87,11 +87,14 @@ def test_what_a_person_does_with_it(page: Page) -> None:
     page.post(f"{path}/restore", {"of": cleared}, status=204)
     assert len(page.rows(name)) == 2
     page.http.patch(f"/api{path}", json={"archived": True, "pinned": False})
-    listed = [each["id"] for each in page.get("/conversations")["conversations"]]
+    listed = [
+        conversation["id"]
+        for conversation in page.get("/conversations")["conversations"]
+    ]
     assert name not in listed
     assert name in [
-        each["id"]
-        for each in page.get("/conversations", archived=True)["conversations"]
+        conversation["id"]
+        for conversation in page.get("/conversations", archived=True)["conversations"]
     ]
     assert page.http.delete(f"/api{path}").status_code == 204
     assert page.http.get(f"/api{path}").status_code == 410
@@ -124,7 +127,10 @@ def test_the_list_goes_on_page_by_page(page: Page) -> None:
     names = [page.new() for _ in range(5)]
     first = page.get("/conversations", limit=3)
     second = page.get("/conversations", limit=3, after=first["next"])
-    found = [each["id"] for each in first["conversations"] + second["conversations"]]
+    found = [
+        conversation["id"]
+        for conversation in first["conversations"] + second["conversations"]
+    ]
     assert [each for each in found if each in names] == names[::-1]
     assert page.http.get("/api/conversations", params={"after": "x"}).status_code == 400
 
@@ -250,7 +256,7 @@ def test_ten_megabytes_are_refused_and_harm_nothing(page: Page) -> None:
     answer = page.http.post("/api/sign-in", json={"code": "x" * 5000})
     assert (answer.status_code, answer.json()["detail"]) == (
         413,
-        "A request may have 4,096 bytes.",
+        "The request is too large. The limit is 4,096 bytes.",
     )
     assert page.rows(name) == []
     assert page.get("/health")["ok"] is True

@@ -26,7 +26,7 @@ DAY_US = 24 * 3600 * 1_000_000
 def own(page: Page) -> str:
     """The id of the device of this page."""
     (found,) = [
-        each["id"] for each in page.get("/devices")["devices"] if each["current"]
+        device["id"] for device in page.get("/devices")["devices"] if device["current"]
     ]
     return str(found)
 
@@ -64,7 +64,7 @@ def test_a_revoked_device_is_out_and_its_streams_end(shared: Served) -> None:
     id = own(three)  # noqa: A001
     assert last_frame(three, lambda: shared.tenax("link", "--revoke", id)) == "bye"
     assert is_out(three)
-    assert {each["id"] for each in one.get("/devices")["devices"]} == {
+    assert {device["id"] for device in one.get("/devices")["devices"]} == {
         own(one),
         own(four),
     }
@@ -166,7 +166,7 @@ def test_nobody_sees_or_revokes_anothers_devices(shared: Served, page: Page) -> 
     """It is as if they did not exist."""
     berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
     mine = own(page)
-    assert mine not in [each["id"] for each in berta.get("/devices")["devices"]]
+    assert mine not in [device["id"] for device in berta.get("/devices")["devices"]]
     assert berta.http.delete(f"/api/devices/{mine}").status_code == 404
     assert berta.http.delete("/api/devices").status_code == 204
     assert page.http.get("/api/setup").status_code == 200
@@ -214,7 +214,7 @@ def test_a_sign_in_outlives_the_server_and_ends_with_its_days(tmp_path: Path) ->
         assert "max-age=172800" in answer.headers["set-cookie"].lower()
         assert served.stop()[0] == 0
         held = b"".join(
-            each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()
+            path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
         )
         cookie = next(iter(page.http.cookies.values())).partition(".")
         assert cookie[0].encode() in held
@@ -265,7 +265,7 @@ def test_old_devices_and_too_many_lose_their_rows(store_url: str) -> None:
         assert devices.find(f"{first.device.id}.x") is None
         clock.advance(89 * DAY_US / 1e6)
         last = devices.add("ada", "Last", 80)
-        assert [each.name for each in devices.all("ada")] == ["Last", "First"]
+        assert [element.name for element in devices.all("ada")] == ["Last", "First"]
         clock.advance(2 * DAY_US / 1e6)
         assert devices.find(first.cookie) is None
         assert devices.signed_in({first.device.id, last.device.id, "none"}) == {

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tenax.models import Call, Reply
+from tenax.models import Reply, ScriptedCall
 from tests.support.served import Page, Served
 from tests.support.turns import set_up
 from tests.web.conftest import BOTH
 
 DOG = "Has a dog called Berta."
-REMEMBER = Call("memory", {"action": "add", "text": DOG})
+REMEMBER = ScriptedCall("memory", {"action": "add", "text": DOG})
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def noted(
 
 
 def texts(page: Page, **query: str) -> list[str]:
-    return [each["text"] for each in page.get("/memory", **query)["facts"]]
+    return [fact["text"] for fact in page.get("/memory", **query)["facts"]]
 
 
 @BOTH
@@ -97,7 +97,9 @@ def test_it_is_changed_forgotten_and_brought_back(page: Page) -> None:
         "Plays the viola.",
     )
     versions = page.http.get(path).json()["facts"]
-    assert [(each["version"], each["text"], each["state"]) for each in versions] == [
+    assert [
+        (version["version"], version["text"], version["state"]) for version in versions
+    ] == [
         (1, "Plays the cello.", "standing"),
         (2, "Plays the viola.", "standing"),
         (3, "Plays the viola.", "removed"),

@@ -61,7 +61,7 @@ def test_every_answer_is_as_described(case: Any, served: Page) -> None:
 def test_every_endpoint_is_described() -> None:
     """With a sentence, and with the errors that it can give."""
     described = openapi(endpoints())["paths"]
-    for each in endpoints():
-        found = described[each.path][each.method.lower()]
+    for endpoint in endpoints():
+        found = described[endpoint.path][endpoint.method.lower()]
         assert found["summary"].endswith(".")
         assert "401" in found["responses"]

@@ -84,7 +84,7 @@ def test_rules_are_added_and_taken_back(page: Page) -> None:
     again = page.http.delete("/api/rules", params=deny)
     assert (again.status_code, again.json()["detail"]) == (
         409,
-        "There is no such rule any more.",
+        "This rule no longer exists.",
     )
     for bad in (
         {"verdict": "ask", "tool": "x"},

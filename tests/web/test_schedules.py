@@ -45,7 +45,7 @@ def test_page_and_terminal_make_show_and_remove_the_same(
     assert hourly.stdout.split("  ")[3:] == [name, "Look around.\n"]
     listed = shared.tenax("schedule").stdout.splitlines()
     assert [line[:34] for line in listed] == [
-        each["id"] for each in page.get("/schedules")["schedules"]
+        schedule["id"] for schedule in page.get("/schedules")["schedules"]
     ]
     assert len(listed) == 2
     assert shared.tenax("schedule", "remove", hourly.stdout[:34]).returncode == 0

@@ -23,13 +23,13 @@ BODIES: dict[str, object] = {
     "fork": {},
     "answer_approval": {"message": 1, "call": "c", "answer": "once"},
     "open_conversation": {"leaving": "{id}"},
-    "change_fact": {"was": 1, "text": "mine now"},
-    "undo_fact": {"was": 1},
+    "change_memory": {"was": 1, "text": "mine now"},
+    "undo_memory": {"was": 1},
 }
 WITH_ID = [
-    each
-    for each in endpoints()
-    if "{id}" in each.path or each.name == "open_conversation"
+    endpoint
+    for endpoint in endpoints()
+    if "{id}" in endpoint.path or endpoint.name == "open_conversation"
 ]
 
 
@@ -82,7 +82,8 @@ def test_list_and_search_are_of_ones_own(page: Page, others: tuple[Page, str]) -
         == 404
     )
     assert name not in [
-        each["id"] for each in berta.get("/conversations", limit=200)["conversations"]
+        conversation["id"]
+        for conversation in berta.get("/conversations", limit=200)["conversations"]
     ]
 
 

@@ -1,9 +1,9 @@
-// Calls of the server. A refusal is a Problem with the server's own sentence; no answer at all is a Problem with status 0.
-import { recall, remember } from "./memory";
+// Calls to the server. An error response becomes a Problem with the server's sentence; no response at all has status 0.
+import { recall, remember } from "./browserStorage";
 
-/** Where the key of this device is kept. Another port of the host gets the cookie, and cannot read this. */
+/** The storage key of the device key. Another port of the host gets the cookie, but cannot read this. */
 export const KEY = "tenax.key";
-/** Where the name of the user to whom the key belongs is kept. */
+/** The storage key of the name of the signed-in user. */
 const USER = "tenax.user";
 let user: string | null = null;
 
@@ -11,19 +11,19 @@ let user: string | null = null;
 export const me = (): string => (user ??= recall(USER) ?? "");
 export const isStillMe = (): boolean => (recall(USER) ?? "") === me();
 
-/** The browser is this user's now. The name is written before the key: who reads the key first knows whose it is. */
+/** Sign in as this user. The name is written before the key, so that a tab that reads a new key knows its user. */
 export function become(name: string, key?: string): void {
   user = name;
   remember(USER, name);
   if (key !== undefined) remember(KEY, key);
 }
 
-/** The person signed out here: the browser is nobody's now. This tab keeps its user, and loads again if somebody else signs in. */
+/** Sign out this browser. This tab keeps its user, and reloads if another user signs in. */
 export function forgetUser(): void {
   remember(USER, "");
 }
 
-/** What every call sends besides the cookie. */
+/** The headers that prove the device, besides the cookie. */
 export const proof = (key = recall(KEY) ?? ""): Record<string, string> => (key === "" ? {} : { "Tenax-Key": key });
 
 export class Problem extends Error {
@@ -35,7 +35,7 @@ export class Problem extends Error {
     super(detail);
   }
 
-  /** Nothing is wrong with the request: the same one may succeed later. */
+  /** Whether the same request may succeed later. */
   get passing(): boolean {
     return this.status === 0 || this.status === 401 || this.status === 408 || this.status === 429 || this.status >= 500;
   }
@@ -53,9 +53,9 @@ async function problem(answer: Response): Promise<Problem> {
     detail = body.detail ?? body.title ?? "";
     hint = body.hint ?? "";
   } catch {
-    // Not ours: something between the page and the server answered.
+    // Not from Tenax: a proxy answered.
   }
-  return new Problem(answer.status, detail || `The server answered ${answer.status}.`, hint);
+  return new Problem(answer.status, detail || `The server returned status ${answer.status}.`, hint);
 }
 
 export async function call<T = void>(
@@ -73,7 +73,7 @@ export async function call<T = void>(
   try {
     answer = await fetch(path, init);
   } catch {
-    throw new Problem(0, "The server does not answer.", "What you saw is stored; try again when it is back.");
+    throw new Problem(0, "The server is not responding.", "Your work is saved. Try again in a moment.");
   }
   if (!answer.ok) throw await problem(answer);
   const text = await answer.text();
@@ -84,12 +84,12 @@ export const conversationPath = (id: string, rest = ""): string => `/api/convers
 
 export const factPath = (id: string, rest = ""): string => `/api/memory/${encodeURIComponent(id)}${rest}`;
 
-/** A random name for a message, so that the server takes it once however often it is sent. */
+/** A random idempotency key, so that the server stores a message once however often it is sent. */
 export function newKey(): string {
   if (typeof crypto.randomUUID === "function") return crypto.randomUUID();
-  const bytes = crypto.getRandomValues(new Uint8Array(16)); // plain http elsewhere than on localhost
+  const bytes = crypto.getRandomValues(new Uint8Array(16)); // plain http, except on localhost
   bytes[6] = (bytes[6]! & 0x0f) | 0x40;
   bytes[8] = (bytes[8]! & 0x3f) | 0x80;
-  const hex = [...bytes].map((each) => each.toString(16).padStart(2, "0")).join("");
+  const hex = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
 }

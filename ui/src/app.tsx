@@ -1,4 +1,4 @@
-// The page as a whole: which screen, the banner, toasts and the keys that work everywhere.
+// The frame of the page: the current screen, the banner, toasts and global keyboard shortcuts.
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { Composer, fill } from "./composer";
@@ -29,7 +29,6 @@ import {
   toasts,
   view,
   wasPulled,
-  wasRunning,
 } from "./state";
 import { Transcript, unsentOf } from "./transcript";
 import { lacksWords, visible } from "./words";
@@ -93,8 +92,8 @@ function Banner() {
   const state = banner.value;
   const said = {
     live: "",
-    lost: wasPulled.value ? "Server gone. What you saw is stored." : "Connection lost. What you saw is stored. Trying again…",
-    back: wasPulled.value || wasRunning.value ? "Server back. The answer goes on." : "Server back.",
+    lost: wasPulled.value ? "The server was killed. Your work is saved." : "Reconnecting… Your work is saved.",
+    back: "Reconnected.",
   }[state];
   const put = state === "lost" ? null : lacks.value;
   return (
@@ -107,21 +106,21 @@ function Banner() {
 function Toasts() {
   return (
     <div class="toasts" role="status">
-      {toasts.value.map((each) => (
-        <div key={each.id} class={each.bad ? "toast bad" : "toast"}>
-          <span>{each.text}</span>
-          {each.action !== undefined && (
+      {toasts.value.map((toast) => (
+        <div key={toast.id} class={toast.bad ? "toast bad" : "toast"}>
+          <span>{toast.text}</span>
+          {toast.action !== undefined && (
             <button
               type="button"
               onClick={() => {
-                dismiss(each.id);
-                each.action?.run();
+                dismiss(toast.id);
+                toast.action?.run();
               }}
             >
-              {each.action.label}
+              {toast.action.label}
             </button>
           )}
-          <button type="button" class="quiet" aria-label="Dismiss" onClick={() => dismiss(each.id)}>
+          <button type="button" class="quiet" aria-label="Dismiss" onClick={() => dismiss(toast.id)}>
             ×
           </button>
         </div>
@@ -134,12 +133,12 @@ function NeedsLink() {
   return (
     <main class="setup">
       <div class="page">
-        <h1>This page needs a link</h1>
+        <h1>Sign in</h1>
         {deniedWhy.value !== "" && <p>{deniedWhy.value}</p>}
         <LinkCommand />
         <p>
           <button type="button" onClick={() => void loadSetup()}>
-            I opened the link; look again
+            Reload
           </button>
         </p>
       </div>
@@ -161,10 +160,10 @@ function Conversation() {
         <h1 dir="auto" title={title}>
           {title}
         </h1>
-        {current.value?.temporary === true && <span class="temporary">Temporary: nothing is remembered</span>}
+        {current.value?.temporary === true && <span class="temporary">Temporary: nothing is added to memory</span>}
         {current.value?.parent && (
           <a class="temporary" href={pathOf(current.value.parent)} onClick={follow}>
-            Sub-agent: back to its conversation
+            Sub-agent: back to the main conversation
           </a>
         )}
         <ModelChip />
@@ -179,8 +178,8 @@ function Conversation() {
 function ModelChip() {
   const name = setup.value === null ? "" : modelName(setup.value);
   return (
-    <a class="chip" href="/setup" onClick={follow} title="Which model answers">
-      {name === "" ? "Setup" : visible(name)}
+    <a class="chip" href="/setup" onClick={follow} title="Active model">
+      {name === "" ? "Settings" : visible(name)}
     </a>
   );
 }
@@ -196,7 +195,7 @@ function Stage() {
 
 const Loading = () => (
   <div class="stage">
-    <p class="status center">Opening…</p>
+    <p class="status center">Loading…</p>
   </div>
 );
 
@@ -204,7 +203,7 @@ function Gone() {
   return (
     <div class="stage">
       <div class="center">
-        <p>This conversation is not there: it was deleted, or never was.</p>
+        <p>This conversation was deleted or does not exist.</p>
         <a class="button main" href="/" onClick={follow}>
           New conversation
         </a>
@@ -214,9 +213,9 @@ function Gone() {
 }
 
 const TRY = [
-  "Explain to me, with a small example, how a hash chain shows that nothing was changed.",
-  "Write a haiku about holding on to a file called notes.txt.",
-  "Help me plan tomorrow: ask me three questions first.",
+  "Look through the working folder and tell me what is in it.",
+  "Explain with a small example how a hash chain shows that nothing was changed.",
+  "Help me plan tomorrow. Ask me three questions first.",
 ];
 
 function Empty() {
@@ -236,12 +235,12 @@ function Empty() {
   return (
     <div class="stage">
       <div class="center">
-        <h2>What shall we do?</h2>
+        <h2>What can I help with?</h2>
         <ul class="tries">
-          {TRY.map((each) => (
-            <li key={each}>
-              <button type="button" onClick={() => fill(each)}>
-                {each}
+          {TRY.map((example) => (
+            <li key={example}>
+              <button type="button" onClick={() => fill(example)}>
+                {example}
               </button>
             </li>
           ))}

@@ -1,4 +1,4 @@
-// A question of the model to the person, and the list that it keeps of what there is to do.
+// A question that the model asks the person, and the model's to-do list.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, conversationPath, Problem } from "./api";
 import { keepWords, wordsOf } from "./drafts";
@@ -6,7 +6,7 @@ import { toast, type View } from "./state";
 import type { Row } from "./types";
 import { parseArguments, visible } from "./words";
 
-/** How long after a card appears a click is taken for one that was meant for what stood there before. */
+/** For how long after a card appears a click is ignored: it was probably meant for what was there before. */
 const FRESH_MS = 700;
 
 /** The button on which the present series of clicks began, unless a click of the series has answered. */
@@ -38,7 +38,7 @@ export function useMeant(shown = true) {
   });
 }
 
-/** The way to answer what waits at a row, and what came of it. What cannot be said in the card is said beside it. */
+/** Answer the question of a row, and report the result. A problem that the card can no longer show becomes a toast. */
 export function useAnswer(view: View, row: Row) {
   const [busy, setBusy] = useState(false);
   const [said, setSaid] = useState("");
@@ -60,7 +60,7 @@ export function useAnswer(view: View, row: Row) {
       await call("POST", conversationPath(view.id, "/approvals"), body);
       setSaid("Sent.");
     } catch (error) {
-      problem.current = error instanceof Problem ? error.sentence : "That did not work.";
+      problem.current = error instanceof Problem ? error.sentence : "Something went wrong.";
       if (gone.current) toast(problem.current, undefined, true);
       setSaid(problem.current);
       setBusy(false);
@@ -95,19 +95,19 @@ export function Asked({ view, row }: { view: View; row: Row }) {
     <section class="approval asked" aria-label="A question for you">
       <h2 dir="auto">{visible(row.touches ?? "")}</h2>
       <div class="choices">
-        {entries(row, "choices").map((each) => (
-          <button key={String(each)} type="button" dir="auto" disabled={busy} {...meant(() => say("once", String(each)))}>
-            {visible(String(each))}
+        {entries(row, "choices").map((choice) => (
+          <button key={String(choice)} type="button" dir="auto" disabled={busy} {...meant(() => say("once", String(choice)))}>
+            {visible(String(choice))}
           </button>
         ))}
       </div>
       <form class="choices" onSubmit={send}>
-        <input value={words} maxLength={4000} placeholder="Or in your own words" aria-label="An answer in your own words" dir="auto" onInput={(event) => write(event.currentTarget.value)} />
+        <input value={words} maxLength={4000} placeholder="Or type your own answer" aria-label="Your own answer" dir="auto" onInput={(event) => write(event.currentTarget.value)} />
         <button type="submit" disabled={busy || words.trim() === ""}>
           Answer
         </button>
         <button type="button" class="quiet" disabled={busy} {...meant(() => say("no"))}>
-          No answer
+          Skip
         </button>
       </form>
       <p class="meta" role="status">
@@ -117,20 +117,20 @@ export function Asked({ view, row }: { view: View; row: Row }) {
   );
 }
 
-/** The newest list stands open; earlier ones are a line. */
+/** A to-do list. The newest one is open; earlier ones are folded. */
 export function Todo({ view, row }: { view: View; row: Row }) {
   const all = entries(row, "entries") as { text?: unknown; state?: unknown }[];
   return (
     <details class="tool" open={view.todo.value === row.id}>
       <summary>
         <span class="sign" aria-hidden="true" />
-        <span class="verb">To do:</span> {all.filter((each) => each?.state === "done").length} of {all.length} done
+        <span class="verb">To do:</span> {all.filter((entry) => entry?.state === "done").length} of {all.length} done
       </summary>
       <ul class="todo">
-        {all.map((each, n) => (
-          <li key={n} data-done={each?.state}>
-            <span class="hidden">{each?.state === "done" ? "Done: " : each?.state === "doing" ? "Under way: " : "Open: "}</span>
-            <span dir="auto">{visible(String(each?.text ?? ""))}</span>
+        {all.map((entry, n) => (
+          <li key={n} data-done={entry?.state}>
+            <span class="hidden">{entry?.state === "done" ? "Done: " : entry?.state === "doing" ? "In progress: " : "Open: "}</span>
+            <span dir="auto">{visible(String(entry?.text ?? ""))}</span>
           </li>
         ))}
       </ul>

@@ -1,4 +1,4 @@
-// What goes with a message besides words. It is uploaded while the person writes, and the message then names it.
+// Attachments. They are uploaded while the person writes; the message then refers to them.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { conversationPath, proof } from "./api";
 import { type Chip, type Files, filesOf, newId } from "./drafts";
@@ -14,47 +14,47 @@ const THUMB_PX = 200;
 function attach(to: Files, files: Iterable<File>): void {
   const all = [...files].map((file) => ({ id: newId(), name: file.name, bytes: file.size, sent: 0, file }));
   const added = all.slice(0, COUNT_MAX - to.chips.value.length);
-  if (added.length < all.length) toast(`A message takes ${COUNT_MAX} attachments. Send the others with another.`, undefined, true);
+  if (added.length < all.length) toast(`A message can have ${COUNT_MAX} attachments. Send the others with another message.`, undefined, true);
   to.put([...to.chips.value, ...added]);
   added.forEach((chip) => upload(to, chip));
 }
 
 function upload(to: Files, { id, file }: Chip): void {
   const alter = (fields: Partial<Chip>) =>
-    to.put(to.chips.value.map((each) => (each.id === id ? { ...each, ...fields } : each)));
-  if (file === undefined || file.size > BYTES_MAX) return alter({ error: `${file?.name} is too large. The most is 20 MB.` });
+    to.put(to.chips.value.map((chip) => (chip.id === id ? { ...chip, ...fields } : chip)));
+  if (file === undefined || file.size > BYTES_MAX) return alter({ error: `${file?.name} is too large. The limit is 20 MB.` });
   alter({ error: "", sent: 0 });
-  const request = new XMLHttpRequest(); // fetch tells nothing of how far it is
+  const request = new XMLHttpRequest(); // fetch reports no upload progress
   request.open("POST", `/api/attachments?name=${encodeURIComponent(file.name)}`);
   Object.entries(proof()).forEach(([name, value]) => request.setRequestHeader(name, value));
   request.responseType = "json";
   request.upload.onprogress = (event) => alter({ sent: event.loaded / event.total });
-  request.onerror = () => alter({ error: `${file.name} is not uploaded: the server does not answer.` });
+  request.onerror = () => alter({ error: `${file.name} was not uploaded: the server is not responding.` });
   request.onload = () => {
     const told = (request.response ?? {}) as Attached & { detail?: string; hint?: string };
     if (request.status === 201) alter({ attached: told, name: told.name, sent: 1 });
-    else alter({ error: `${told.detail ?? `The server answered ${request.status}.`} ${told.hint ?? ""}`.trim() });
+    else alter({ error: `${told.detail ?? `The server returned status ${request.status}.`} ${told.hint ?? ""}`.trim() });
   };
   request.send(file);
 }
 
-/** What goes with the message that is sent now; null while something is not there yet. */
+/** Take the attachments for the message that is sent now. Null while an upload is incomplete. */
 export function takeAttached(conversation: string | null): Attached[] | null {
   const files = filesOf(conversation);
-  const missing = files.chips.value.filter((each) => each.attached === undefined);
+  const missing = files.chips.value.filter((chip) => chip.attached === undefined);
   if (missing.length > 0) {
-    const failed = missing.some((each) => each.error);
-    toast(failed ? "Something could not be attached. Remove it, or try again." : "Not everything is uploaded yet.", undefined, failed);
+    const failed = missing.some((chip) => chip.error);
+    toast(failed ? "An attachment could not be uploaded. Remove it or try again." : "Attachments are still uploading.", undefined, failed);
     return null;
   }
-  const taken = files.chips.value.flatMap((each) => each.attached ?? []);
+  const taken = files.chips.value.flatMap((chip) => chip.attached ?? []);
   files.put([]);
   return taken;
 }
 
 const size = (bytes: number): string => (bytes < 1e5 ? `${Math.ceil(bytes / 1e3)} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
-/** Above the input: what waits. Files can be dropped anywhere on the page, and pasted. */
+/** The attachments of the next message, above the input. Files can be pasted, or dropped anywhere on the page. */
 export function Waiting({ conversation }: { conversation: string | null }) {
   useEffect(() => {
     const take = (event: Event) => {
@@ -65,8 +65,8 @@ export function Waiting({ conversation }: { conversation: string | null }) {
       if (event.type !== "dragover") attach(filesOf(conversation), from.files);
     };
     const events = ["dragover", "drop", "paste"];
-    events.forEach((each) => document.addEventListener(each, take));
-    return () => events.forEach((each) => document.removeEventListener(each, take));
+    events.forEach((event) => document.addEventListener(event, take));
+    return () => events.forEach((event) => document.removeEventListener(event, take));
   }, [conversation]);
   const files = filesOf(conversation);
   if (files.chips.value.length === 0) return null;
@@ -74,7 +74,7 @@ export function Waiting({ conversation }: { conversation: string | null }) {
     <ul class="waiting" aria-label="Attachments">
       {files.chips.value.map((chip) => {
         const name = visible(chip.name);
-        const remove = () => files.put(files.chips.value.filter((each) => each.id !== chip.id));
+        const remove = () => files.put(files.chips.value.filter((other) => other.id !== chip.id));
         return (
           <li key={chip.id} class={chip.error ? "bad" : ""}>
             {chip.error ? <span role="alert">{visible(chip.error)}</span> : <span>{name} <small>{size(chip.bytes)}</small></span>}
@@ -97,30 +97,30 @@ export function AttachButton({ conversation }: { conversation: string | null }) 
   return (
     <>
       <input ref={input} type="file" multiple hidden aria-label="Files to attach" onChange={take} />
-      <button type="button" title="A text, a picture or a PDF" onClick={() => input.current?.click()}>Attach</button>
+      <button type="button" title="Attach text files, pictures or PDFs" onClick={() => input.current?.click()}>Attach</button>
     </>
   );
 }
 
-/** For who reads a request: a picture in it is megabytes of nothing to read. */
+/** A JSON replacer that leaves out the data of pictures: megabytes that nobody can read. */
 export const withoutPictures = (_key: string, value: unknown): unknown =>
-  typeof value === "string" && value.length > 2000 && /^(data:image\/\w+;base64,)?[\w+/]+=*$/.test(value) ? `[${value.length} characters of a picture]` : value;
+  typeof value === "string" && value.length > 2000 && /^(data:image\/\w+;base64,)?[\w+/]+=*$/.test(value) ? `[picture data, ${value.length} characters]` : value;
 
 function Picture({ path, words, height }: { path: string; words: string; height: number }) {
   const address = useAddress(path);
-  const [shown, show] = useState(address); // one that is shown is not fetched again when its address is renewed
+  const [shown, show] = useState(address); // a picture on screen is not fetched again when its address is renewed
   useEffect(() => show((before) => before ?? address), [address]);
   const image = <img {...(shown !== undefined && { src: shown })} alt={words} loading="lazy" height={height} onError={() => show(address)} />;
   return address === undefined ? image : <a href={address} target="_blank" rel="noopener">{image}</a>;
 }
 
-/** In a row: pictures are shown, all else is named and can be saved. */
+/** The attachments of a row: pictures are shown, other files can be downloaded. */
 export function Parts({ conversation, parts = [] }: { conversation: string | null; parts?: Row["parts"] }) {
   if (parts.length === 0) return null;
   return (
     <ul class="parts">
       {parts.map(({ blob, type, name, media_type, height }, n) => {
-        const words = visible(name || media_type || "A file");
+        const words = visible(name || media_type || "File");
         if (conversation === null || blob === undefined) return <li key={n}>{words}</li>;
         const path = conversationPath(conversation, `/attachments/${blob}`);
         if (type !== "image") return <li key={n}><Download path={path} name={name}>{words}</Download></li>;

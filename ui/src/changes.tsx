@@ -1,4 +1,4 @@
-// What a turn changed in the folder: one line under it, the diffs when that is opened, and a button that puts it back.
+// The files that a turn changed: one line under the turn, the diffs when it is opened, and a button that reverts them.
 import { useState } from "preact/hooks";
 import { call, conversationPath } from "./api";
 import { attempt, toast, type View } from "./state";
@@ -53,29 +53,29 @@ export function FilesRow({ view, row }: { view: View; row: Row }) {
     setBusy(false);
     if (back === undefined) return;
     setLeft(Object.entries(back.left));
-    toast(back.done.length === 0 ? "Nothing was put back." : `Put back: ${visible(back.done.join(", ")).slice(0, 200)}`);
+    toast(back.done.length === 0 ? "Nothing was reverted." : `Reverted: ${visible(back.done.join(", ")).slice(0, 200)}`);
   };
   const undone = row.state === "undone";
   return (
     <details class="fold files" onToggle={(event) => void look(event)}>
       <summary>
         {row.text}
-        {undone && " They were put back."}
+        {undone && " Reverted."}
       </summary>
       <div>
-        {files?.map((each) => <Diff key={each.path} file={each} />)}
+        {files?.map((file) => <Diff key={file.path} file={file} />)}
         {left.length > 0 && (
           <ul class="left" role="status">
             {left.map(([path, why]) => (
               <li key={path}>
-                Not put back: <code>{visible(path)}</code> {why}
+                Not reverted: <code>{visible(path)}</code> {why}
               </li>
             ))}
           </ul>
         )}
         {!undone && files !== null && files.length > 0 && (
           <button type="button" disabled={busy} onClick={() => void putBack()}>
-            Put back
+            Revert changes
           </button>
         )}
       </div>

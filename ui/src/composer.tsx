@@ -1,4 +1,4 @@
-// The composer: words on its buttons, a draft per conversation, and everything sent goes through the outbox.
+// The composer: the input box with its buttons, and a draft per conversation. Every message goes through the outbox.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, conversationPath } from "./api";
 import { AttachButton, takeAttached, Waiting } from "./attach";
@@ -8,7 +8,7 @@ import { attempt, current, leaving, running, toast, type View } from "./state";
 import { PullThePlug } from "./tour";
 import type { How } from "./types";
 
-/** Put words into the box, instead of those that are there or below them. */
+/** Put a text into the input box. It replaces the text there, or is added below it. */
 export function fill(text: string, below = false): void {
   const area = document.querySelector<HTMLTextAreaElement>("textarea[aria-label=Message]");
   if (area === null) return;
@@ -46,7 +46,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
     const numbers = view === null ? [] : view.rows.all.filter((row) => row.kind === "user").map((row) => Number(row.id));
     const after = numbers.reduce((a, b) => Math.max(a, b), 0);
     if (!submit({ conversation, leaving: conversation === null ? leaving() : null, text, attachments, how, after }))
-      toast("This message is longer than the browser keeps. Leave this tab open until it is sent.");
+      toast("This message is too large for the browser’s storage. Keep this tab open until it is sent.");
     write("");
     area.current?.focus();
   };
@@ -75,7 +75,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
         <textarea
           ref={area}
           aria-label="Message"
-          placeholder={archived ? "Write to this archived conversation" : busy ? "Write the next message" : "Write a message"}
+          placeholder={archived ? "Write (archived)" : busy ? "Write the next message" : "Write a message"}
           rows={1}
           dir="auto"
           value={text}
@@ -87,10 +87,10 @@ export function Composer({ view, conversation }: { view: View | null; conversati
           <AttachButton conversation={conversation} />
           {busy ? (
             <>
-              <button type="submit" class="main" title="Answered after what is being written">
+              <button type="submit" class="main" title="Send when the current answer is done">
                 Queue
               </button>
-              <button type="button" onClick={() => send("steer")} title="Goes in with the next step">
+              <button type="button" onClick={() => send("steer")} title="The model reads it at the next step">
                 Steer
               </button>
               <button type="button" class="stop" onClick={() => void stop()}>
@@ -104,7 +104,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
           )}
         </div>
       </div>
-      <p class="hint">Enter sends, Shift+Enter makes a new line.</p>
+      <p class="hint">Enter to {busy ? "queue" : "send"}, Shift+Enter for a new line.</p>
     </form>
   );
 }

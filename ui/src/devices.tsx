@@ -1,4 +1,4 @@
-// The browsers in which this person is signed in: listed, and signed out one by one or all at once.
+// The browsers in which the person is signed in: list them, sign out one or all.
 import { useEffect, useState } from "preact/hooks";
 import { call, forgetUser } from "./api";
 import { attempt, loadSetup, toast } from "./state";
@@ -9,7 +9,7 @@ type DeviceList = { devices: Device[] };
 const DAY = { day: "numeric", month: "short", year: "numeric" } as const;
 const dayOf = (time: string): string => new Date(time).toLocaleDateString(undefined, DAY);
 
-/** This browser is signed out: the page says how to come in. */
+/** Sign this browser out. The page then shows how to sign in. */
 function leave(): Promise<void> {
   forgetUser();
   return loadSetup();
@@ -21,7 +21,7 @@ export function Devices() {
   useEffect(() => {
     void call<DeviceList>("GET", "/api/devices").then(
       (found) => setDevices(found.devices),
-      () => undefined, // the rest of the page is there without it
+      () => undefined, // the rest of the page works without this list
     );
   }, []);
   const revoke = (device: Device) =>
@@ -41,7 +41,7 @@ export function Devices() {
   return (
     <section class="facts devices" aria-label="Devices">
       <h2>
-        Devices <span class="meta">Browsers in which you are signed in. A link from tenax link signs in another.</span>
+        Devices <span class="meta">Browsers in which you are signed in. To sign in another one, run tenax link in a terminal.</span>
       </h2>
       <ul>
         {devices.map((device) => (
@@ -64,7 +64,7 @@ export function Devices() {
       <div class="choices">
         {all ? (
           <>
-            <span>Every browser needs a new link then, this one too.</span>
+            <span>Every browser, including this one, will need a new link.</span>
             <button type="button" class="main" onClick={() => void revokeAll()}>
               Sign out everywhere
             </button>

@@ -1,4 +1,4 @@
-// The few things that stop and ask: rename, delete, and texts to look at. One at a time, in the browser's own dialog.
+// Dialogs: rename, delete, and long texts. One at a time, in the browser's dialog element.
 import { effect, signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
@@ -13,7 +13,7 @@ export type Dialog =
 export const dialog = signal<Dialog | null>(null);
 const close = (): void => void (dialog.value = null);
 effect(() => {
-  if (route.value) close(); // what is asked of one conversation is not answered in front of another
+  if (route.value) close(); // a dialog about one conversation closes when another one opens
 });
 
 export function Dialogs() {

@@ -1,11 +1,11 @@
-// What is half written: words and files for the next message of a conversation, or of one that is still to be opened.
-// Each user of a browser has their own.
+// Drafts: the text and attachments of the next message, per conversation and for a new one. Every user of a browser has
+// separate drafts.
 import { signal, type Signal } from "@preact/signals";
 import { me } from "./api";
-import { keysOf, recall, remember } from "./memory";
+import { keysOf, recall, remember } from "./browserStorage";
 import type { Attached } from "./types";
 
-/** `sent` is how much of it was, from 0 to 1; `file` is not known any more after a reload. */
+/** An attachment of a draft. `sent` is the upload progress from 0 to 1; `file` is lost after a reload. */
 export type Chip = { id: number; name: string; bytes: number; sent: number; attached?: Attached; file?: File; error?: string };
 
 const WORDS = "tenax.draft.";
@@ -14,11 +14,11 @@ const placeOf = (conversation: string | null): string => `${me() === "" ? "" : `
 const wordsKey = (conversation: string | null): string => WORDS + placeOf(conversation);
 const filesKey = (conversation: string | null): string => FILES + placeOf(conversation);
 
-/** What an earlier version kept without a name belongs to the user who is signed in now. */
+/** Assign drafts of an older version, which have no user, to the user who is signed in now. */
 export function adoptDrafts(): void {
   if (me() === "") return;
   for (const prefix of [WORDS, FILES])
-    for (const key of keysOf(prefix).filter((each) => !each.includes("/"))) {
+    for (const key of keysOf(prefix).filter((name) => !name.includes("/"))) {
       remember(prefix + placeOf(key.slice(prefix.length)), recall(key) ?? "");
       remember(key, "");
     }
@@ -27,7 +27,7 @@ export function adoptDrafts(): void {
 export const wordsOf = (conversation: string | null): string => recall(wordsKey(conversation)) ?? "";
 export const keepWords = (conversation: string | null, text: string): void => void remember(wordsKey(conversation), text);
 
-/** What waits for the next message. What was uploaded is still known after a reload. */
+/** The attachments of a draft. Uploaded ones survive a reload. */
 export class Files {
   readonly chips: Signal<Chip[]>;
 
@@ -38,11 +38,11 @@ export class Files {
 
   put(next: Chip[]): void {
     this.chips.value = next;
-    const done = next.flatMap((each) => each.attached ?? []);
+    const done = next.flatMap((chip) => chip.attached ?? []);
     remember(this.key, done.length === 0 ? "" : JSON.stringify(done));
   }
 
-  /** What is still being uploaded arrives there too. */
+  /** Move the attachments to another draft. Running uploads end there too. */
   move(key: string): void {
     remember(this.key, "");
     this.key = key;
@@ -52,7 +52,7 @@ export class Files {
 
 let count = 0;
 export const newId = (): number => ++count;
-export const chipOf = (each: Attached): Chip => ({ ...each, id: newId(), sent: 1, attached: each });
+export const chipOf = (attached: Attached): Chip => ({ ...attached, id: newId(), sent: 1, attached });
 
 const known = new Map<string, Files>();
 
@@ -63,7 +63,7 @@ export function filesOf(conversation: string | null): Files {
   return found;
 }
 
-/** The conversation for which something is half written was opened. */
+/** Move the draft of a new conversation to the conversation that was created for it. */
 export function carry(to: string): void {
   keepWords(to, wordsOf(null));
   keepWords(null, "");

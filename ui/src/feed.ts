@@ -1,5 +1,5 @@
-// The event stream: one connection, opened again whenever it ends, at the number that was reached.
-// A cursor is `incarnation~conversation:number~...`; the server sends the whole of it with every frame.
+// The event stream: one connection, which is reopened at the last cursor whenever it ends.
+// A cursor is `incarnation~conversation:number~...`; the server sends the complete cursor with every frame.
 import { proof } from "./api";
 import type { Connection, Frame } from "./types";
 
@@ -8,7 +8,7 @@ const WAIT_MS = [200, 400, 800, 1500, 3000, 5000];
 
 export interface Cursor {
   incarnation: string;
-  /** The number reached, or "" to get a snapshot. */
+  /** The last number per conversation, or "" to request a snapshot. */
   numbers: Map<string, string>;
 }
 
@@ -19,27 +19,27 @@ export function writeCursor(cursor: Cursor): string {
 export function readCursor(text: string): Cursor {
   const [incarnation = "-", ...rest] = text.split("~");
   const numbers = new Map<string, string>();
-  for (const each of rest) {
-    const colon = each.lastIndexOf(":");
-    if (colon > 0) numbers.set(each.slice(0, colon), each.slice(colon + 1));
+  for (const part of rest) {
+    const colon = part.lastIndexOf(":");
+    if (colon > 0) numbers.set(part.slice(0, colon), part.slice(colon + 1));
   }
   return { incarnation, numbers };
 }
 
-/** Cuts the bytes of a text/event-stream into frames. Comments are heartbeats and give none. */
+/** Splits a text/event-stream into frames. Comments are heartbeats and are skipped. */
 export class Parser {
   private rest: string[] = [];
   private end = "";
 
   push(text: string): { type: string; id: string; data: string }[] {
     this.rest.push(text);
-    // Look for the blank line in what is new only: a snapshot of 10 MB comes in hundreds of pieces.
+    // Search for the blank line only in the new text: a snapshot of 10 MB arrives in hundreds of pieces.
     const fresh = this.end + text;
     this.end = fresh.slice(-3);
     if (!/\n\r?\n/.test(fresh)) return [];
     const blocks = this.rest.join("").split(/\r?\n\r?\n/);
     this.rest = [blocks.pop() ?? ""];
-    return blocks.map(Parser.block).filter((each) => each.type !== "" && each.data !== "");
+    return blocks.map(Parser.block).filter((frame) => frame.type !== "" && frame.data !== "");
   }
 
   private static block(block: string): { type: string; id: string; data: string } {
@@ -63,7 +63,7 @@ export interface FeedEvents {
 
 export class Feed {
   readonly cursor: Cursor = { incarnation: "-", numbers: new Map() };
-  /** The key of this device. A worker cannot read the page's storage. */
+  /** The key of this device, from a tab: a worker cannot read localStorage. */
   key = "";
   private abort: AbortController | null = null;
   private fails = 0;
@@ -75,14 +75,14 @@ export class Feed {
     private readonly get: typeof fetch = (input, init) => fetch(input, init),
   ) {}
 
-  /** Open, or close and open again: after a change of what is watched, or when it is worth another try at once. */
+  /** Open or reopen the stream: after a change of the watched conversations, or for an immediate retry. */
   open(): void {
     this.stopped = false;
     clearTimeout(this.timer);
     this.abort?.abort();
     const abort = new AbortController();
     this.abort = abort;
-    // Several changes of one moment share one connection.
+    // Several changes in the same tick share one connection.
     this.timer = setTimeout(() => void this.follow(abort), 0);
   }
 
@@ -102,7 +102,7 @@ export class Feed {
       else if (answer.status === 400) this.startOver();
       else if (answer.ok && answer.body !== null) await this.read(answer.body, abort);
     } catch {
-      // However it ended: what was reached is in the cursor, and the next try goes on there.
+      // The cursor holds the position; the next try continues there.
     }
     if (this.abort !== abort || this.stopped) return;
     abort.abort();
@@ -111,7 +111,7 @@ export class Feed {
     this.timer = setTimeout(() => this.open(), wait);
   }
 
-  /** The server does not understand our cursor, or another person signed in: hold nothing, and get everything anew. */
+  /** Reset the cursor, so that the server sends snapshots: it refused the cursor, or another user signed in. */
   startOver(): void {
     this.cursor.incarnation = "-";
     for (const id of this.cursor.numbers.keys()) this.cursor.numbers.set(id, "");
@@ -128,9 +128,9 @@ export class Feed {
         silence = setTimeout(() => abort.abort(), SILENCE_MS);
         const { done, value } = await reader.read();
         if (done || this.abort !== abort) return;
-        for (const each of parser.push(decoder.decode(value, { stream: true }))) {
+        for (const frame of parser.push(decoder.decode(value, { stream: true }))) {
           if (this.abort !== abort) return;
-          this.take(each);
+          this.take(frame);
         }
       }
     } finally {

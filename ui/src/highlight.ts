@@ -1,4 +1,4 @@
-// Colours for code, loaded when the first block of code is there.
+// Syntax highlighting, loaded with the first code block.
 import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
 import c from "highlight.js/lib/languages/c";
@@ -24,7 +24,7 @@ const languages = { bash, c, cpp, css, diff, go, ini, java, javascript, json, ma
 for (const [name, language] of Object.entries(languages)) hljs.registerLanguage(name, language);
 hljs.registerAliases(["console", "shell", "zsh"], { languageName: "bash" });
 
-/** Colour the blocks of code below an element, once each. */
+/** Highlight the code blocks below an element, once each. */
 export function highlight(within: Element): void {
   for (const code of within.querySelectorAll("pre > code:not(.done)")) {
     code.classList.add("done");

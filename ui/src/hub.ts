@@ -1,5 +1,5 @@
 // One event stream for all tabs. The hub lives in a SharedWorker, or in the page where there is none.
-// It keeps the rows of what is watched (and of what was watched lately), so that a second tab needs no second stream.
+// It holds the rows of watched and recently watched conversations, so that a second tab needs no second stream.
 import { Feed } from "./feed";
 import { Rows } from "./rows";
 import type { Connection, Frame, FromHub, Lacks, Listed, ToHub } from "./types";
@@ -9,7 +9,7 @@ const WATCHED_MAX = 16;
 
 interface Held {
   rows: Rows;
-  /** False until the first snapshot came. */
+  /** False until the first snapshot has arrived. */
   ready: boolean;
   at: string;
 }
@@ -61,11 +61,11 @@ export class Hub {
     }
   }
 
-  /** A tab tells the key, at first and after every sign-in. */
+  /** Take the key from a tab: at the start and after every sign-in. */
   private learn(key: string): void {
     if (key === this.feed.key) return;
     this.feed.key = key;
-    this.list = null; // another person may have signed in
+    this.list = null; // another user may have signed in
     this.lacks = null;
     this.held.clear();
     this.feed.startOver();
@@ -73,7 +73,7 @@ export class Hub {
   }
 
   private give(port: Port, conversation: string, { rows, at }: Held): void {
-    const reached = this.feed.cursor.numbers.get(conversation) || at; // `at` is of when it was watched last
+    const reached = this.feed.cursor.numbers.get(conversation) || at; // `at` is the position when it was last watched
     const frame: Frame = { type: "rows", conversation, at: Number(reached), ...rows.page };
     port.post({ type: "frame", frame });
   }
@@ -83,7 +83,7 @@ export class Hub {
     this.feed.cursor.numbers.delete(conversation);
   }
 
-  /** Open the stream anew if another set of conversations is watched now. */
+  /** Reopen the stream if the set of watched conversations has changed. */
   private rewatch(): void {
     const wanted = new Set([...this.tabs.values()].filter((id) => id !== null).slice(-WATCHED_MAX));
     const numbers = this.feed.cursor.numbers;
@@ -98,7 +98,7 @@ export class Hub {
     for (const id of wanted) {
       if (numbers.has(id)) continue;
       const held = this.held.get(id) ?? { rows: new Rows(), ready: false, at: "" };
-      this.held.delete(id); // and to the end: the longest unwatched goes first
+      this.held.delete(id); // and insert it at the end: the map is ordered by last use
       this.held.set(id, held);
       numbers.set(id, held.ready ? held.at : "");
       other = true;
@@ -117,7 +117,7 @@ export class Hub {
   private take(frame: Frame): void {
     if (frame.type === "list") this.takeList(frame);
     else if (frame.type === "store") this.lacks = frame.lacks;
-    else if (frame.type === "hello") this.lacks = null; // what the server lacks now, it says again
+    else if (frame.type === "hello") this.lacks = null; // the server reports it again if it still applies
     else if (frame.type === "rows") {
       const held = this.held.get(frame.conversation);
       if (held === undefined) return;
@@ -138,7 +138,7 @@ export class Hub {
 
   private takeList(frame: { conversations: Listed[]; gone: string[]; reset: boolean }): void {
     if (this.list === null || frame.reset) this.list = new Map();
-    for (const each of frame.conversations) this.list.set(each.id, each);
+    for (const conversation of frame.conversations) this.list.set(conversation.id, conversation);
     for (const id of frame.gone) this.list.delete(id);
   }
 }

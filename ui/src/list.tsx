@@ -1,4 +1,4 @@
-// The list of conversations, with search and what is running.
+// The sidebar: the list of conversations, and the search.
 import { computed, effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { call, Problem } from "./api";
@@ -38,16 +38,16 @@ async function search(wanted: string, before: string | null): Promise<void> {
   }
 }
 
-/** Sections in the order they stand: what runs, what is pinned, then by age. */
+/** The sections of the list in display order: running, pinned, then by age. */
 const sections = computed(() => {
   const found = new Map<string, Listed[]>([
     ["Running", []],
     ["Pinned", []],
   ]);
-  for (const each of listed.value) {
-    if (each.archived !== archived.value) continue;
-    const name = each.running ? "Running" : each.pinned ? "Pinned" : ageOf(each.updated_at);
-    found.set(name, [...(found.get(name) ?? []), each]);
+  for (const conversation of listed.value) {
+    if (conversation.archived !== archived.value) continue;
+    const name = conversation.running ? "Running" : conversation.pinned ? "Pinned" : ageOf(conversation.updated_at);
+    found.set(name, [...(found.get(name) ?? []), conversation]);
   }
   return [...found].filter(([, members]) => members.length > 0);
 });
@@ -56,7 +56,7 @@ export function focusSearch(): void {
   const focus = () => document.querySelector<HTMLInputElement>("#search")?.focus();
   drawer.value = true;
   focus();
-  requestAnimationFrame(focus); // in the drawer of a phone, once it is there
+  requestAnimationFrame(focus); // on a phone, after the drawer has rendered
 }
 
 /** Arrows move between the search box and the links of the list. */
@@ -84,7 +84,7 @@ function arrows(event: KeyboardEvent): void {
 
 const hitPath = (hit: Hit): string => pathOf(hit.conversation) + (hit.role === "title" ? "" : `#${hit.role}-${hit.seq}`);
 
-/** One of which nothing is remembered. It is opened before the first words, so that it says so while they are written. */
+/** Open a temporary conversation now, not with its first message, so that its header says "Temporary" while the person types. */
 const openTemporary = () =>
   attempt(async () => {
     const one = await call<Listed>("POST", "/api/conversations", { temporary: true, ...(leaving() && { leaving: leaving() }) });
@@ -100,7 +100,7 @@ export function Sidebar() {
   const nearEnd = () => {
     const box = scroller.current;
     if (box === null || box.scrollHeight - box.scrollTop - box.clientHeight >= 300) return;
-    // The first page is what the stream gave, and who is at the end already scrolls no further: look again.
+    // The stream delivers the first page. If the list is already at its end, no scroll event follows: check again after each page.
     void pages[archived.value ? "true" : "false"].more().then((came) => came && requestAnimationFrame(nearEnd));
   };
   return (
@@ -140,7 +140,7 @@ export function Sidebar() {
           Memory
         </a>
         <a href="/setup" onClick={follow} aria-current={route.value.screen === "setup" ? "page" : undefined}>
-          Setup
+          Settings
         </a>
       </div>
     </nav>
@@ -150,15 +150,15 @@ export function Sidebar() {
 function Items() {
   if (!listReady.value) return <p class="empty">Loading…</p>;
   if (sections.value.length === 0)
-    return <p class="empty">{archived.value ? "Nothing is archived." : "Your conversations will stand here."}</p>;
+    return <p class="empty">{archived.value ? "No archived conversations." : "No conversations yet."}</p>;
   return (
     <>
       {sections.value.map(([name, members]) => (
         <section key={name} aria-label={name}>
           <h2>{name}</h2>
           <ul>
-            {members.map((each) => (
-              <Item key={each.id} each={each} />
+            {members.map((conversation) => (
+              <Item key={conversation.id} conversation={conversation} />
             ))}
           </ul>
         </section>
@@ -167,23 +167,23 @@ function Items() {
   );
 }
 
-function Item({ each }: { each: Listed }) {
-  const here = route.value.conversation === each.id && route.value.screen === "conversation";
+function Item({ conversation }: { conversation: Listed }) {
+  const here = route.value.conversation === conversation.id && route.value.screen === "conversation";
   return (
     <li>
       <a
-        href={pathOf(each.id)}
+        href={pathOf(conversation.id)}
         onClick={follow}
         data-item
-        data-conversation={each.id}
-        data-running={each.running}
+        data-conversation={conversation.id}
+        data-running={conversation.running}
         aria-current={here ? "page" : undefined}
       >
-        {each.running && <span class="pulse" role="img" aria-label="Running" />}
+        {conversation.running && <span class="pulse" role="img" aria-label="Running" />}
         <span class="title" dir="auto">
-          {visible(titleOf(each))}
+          {visible(titleOf(conversation))}
         </span>
-        <time dateTime={each.updated_at}>{shortTime(new Date(each.updated_at))}</time>
+        <time dateTime={conversation.updated_at}>{shortTime(new Date(conversation.updated_at))}</time>
       </a>
     </li>
   );
@@ -194,9 +194,9 @@ const WHO: Record<string, string> = { user: "You", assistant: "Answer", partial:
 function Hits() {
   const found = hits.value ?? [];
   return (
-    <section aria-label="Found">
+    <section aria-label="Search results">
       <div role="status">
-        <h2>{problem.value || (found.length === 0 ? "Nothing found" : "Found")}</h2>
+        <h2>{problem.value || (found.length === 0 ? "No results" : "Results")}</h2>
       </div>
       <ul>
         {found.map((hit) => (

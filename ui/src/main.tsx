@@ -1,4 +1,4 @@
-// Where the page begins.
+// The entry point of the page.
 import { render } from "preact";
 import { App } from "./app";
 import { SignInScreen } from "./signin";
@@ -14,8 +14,8 @@ function open(): void {
 function begin(): void {
   if (location.pathname !== "/link") return open();
   const asked = new URLSearchParams(location.hash.slice(1));
-  history.replaceState(null, "", "/link"); // the code is nobody else's business
-  // A link that is opened in this tab changes only the fragment, so the browser does not load the page again.
+  history.replaceState(null, "", "/link"); // keep the code out of the history
+  // A second link in this tab changes only the fragment, so the browser does not reload by itself.
   addEventListener("hashchange", () => location.pathname === "/link" && location.reload());
   const done = (path: string) => {
     go(path, "replace");
@@ -24,15 +24,15 @@ function begin(): void {
   render(<SignInScreen code={asked.get("code") ?? ""} to={asked.get("to")} done={done} />, place);
 }
 
-/** Tenax has no service worker. A program that had this port before may have left one, which would see the code and the key. */
+/** Remove service workers. Tenax has none; another program on this port may have left one, which would see the code and the key. */
 async function removeServiceWorkers(): Promise<boolean> {
   if (!("serviceWorker" in navigator)) return false;
   try {
     const found = await navigator.serviceWorker.getRegistrations();
-    await Promise.all(found.map((each) => each.unregister()));
+    await Promise.all(found.map((worker) => worker.unregister()));
     return found.length > 0;
   } catch {
-    return false; // the browser allows none
+    return false; // service workers are disabled
   }
 }
 

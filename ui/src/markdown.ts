@@ -1,13 +1,13 @@
-// Markdown to safe HTML, in blocks. While a text grows only its last block is made again.
-// What stays true: raw HTML is text; everything passes DOMPurify; nothing is loaded from elsewhere unasked.
+// Markdown to safe HTML, in blocks. While a text grows, only its last block is rendered again.
+// Invariants: raw HTML is shown as text; everything passes DOMPurify; nothing is loaded from other sites.
 import DOMPurify from "dompurify";
 import MarkdownIt from "markdown-it";
 
 export interface Block {
-  /** Where it starts in the text: its name while the text grows. */
+  /** The offset in the text, which identifies the block while the text grows. */
   start: number;
   source: string;
-  /** What was rendered: the source, or what it will be once its open ends are closed. */
+  /** The rendered text: the source, with open marks closed while the text grows. */
   shown: string;
   html: string;
 }
@@ -36,7 +36,7 @@ md.renderer.rules["image"] = (tokens, index) => {
   const src = String(token.attrGet("src") ?? "");
   const alt = escape(token.content || src);
   if (/^data:image\//i.test(src) || /^\/(?!\/)/.test(src)) return `<img src="${escape(src)}" alt="${alt}" loading="lazy">`;
-  return `<a href="${escape(src)}">${alt} (picture elsewhere)</a>`;
+  return `<a href="${escape(src)}">${alt} (external picture)</a>`;
 };
 
 // The policy allows no style attribute, and markdown-it aligns cells with one.
@@ -67,17 +67,17 @@ const RULES = { ALLOWED_TAGS: ALLOWED_TAGS.split(" "), ALLOWED_ATTR, ALLOW_DATA_
 
 export const sanitise = (html: string): string => DOMPurify.sanitize(html, RULES);
 
-/** Many pieces in one pass: a pass costs more than what is in it. */
+/** Sanitise many pieces in one pass: the pass itself is the expensive part. */
 function sanitiseAll(pieces: string[]): string[] {
   if (pieces.length === 0) return [];
-  const joined = pieces.map((each) => `<div>${each}</div>`).join("");
+  const joined = pieces.map((piece) => `<div>${piece}</div>`).join("");
   const { children } = DOMPurify.sanitize(joined, { ...RULES, RETURN_DOM_FRAGMENT: true });
-  // A piece that closed our wrapper would shift the others: then each goes alone.
+  // A piece that closes its wrapper would shift the others: then sanitise every piece alone.
   if (children.length !== pieces.length) return pieces.map(sanitise);
-  return [...children].map((each) => each.innerHTML);
+  return [...children].map((child) => child.innerHTML);
 }
 
-/** Cut a text at the borders of its outermost blocks, from `start` on. */
+/** Split a text into its top-level blocks, from `start` on. */
 function cut(text: string, start: number): { start: number; source: string }[] {
   const tail = text.slice(start);
   const lines = [0];
@@ -93,7 +93,7 @@ function cut(text: string, start: number): { start: number; source: string }[] {
   }));
 }
 
-/** Close what is still open at the end of a text that grows, so that stars and ticks do not come and go. */
+/** Close open marks at the end of a growing text, so that stars and backticks do not flicker. */
 export function mend(source: string): string {
   if (/^\s*(```|~~~| {4})/.test(source)) return source;
   const text = source.replace(/[*_`~]+$/, "");
@@ -103,9 +103,9 @@ export function mend(source: string): string {
   return (line.match(/\*\*(?=\S)|(?<=\S)\*\*/g) ?? []).length % 2 === 1 ? `${text.trimEnd()}**` : text;
 }
 
-/** The blocks of a text, with those of its beginning as they were made before. */
+/** The blocks of a text. Unchanged blocks at the beginning are reused. */
 export function blocks(text: string, before: Block[] = [], growing = false): Block[] {
-  // The last block may still change its nature (a list goes on, a heading gets its line): it is never kept.
+  // The last block may still change its type (a list continues, a heading gets its underline), so it is never reused.
   const kept: Block[] = [];
   for (const block of before.slice(0, -1)) {
     if (!text.startsWith(block.source, block.start)) break;
@@ -115,9 +115,9 @@ export function blocks(text: string, before: Block[] = [], growing = false): Blo
   const from = last === undefined ? 0 : last.start + last.source.length;
   const fresh = cut(text, from).map(({ start, source }, n, { length }) => {
     const shown = growing && n === length - 1 ? mend(source) : source;
-    const old = before.findLast((each) => each.start === start && each.shown === shown);
+    const old = before.findLast((block) => block.start === start && block.shown === shown);
     return { start, source, shown, html: old?.html ?? null };
   });
-  const made = sanitiseAll(fresh.filter((each) => each.html === null).map((each) => md.render(each.shown)));
-  return [...kept, ...fresh.map((each) => ({ ...each, html: each.html ?? made.shift() ?? "" }))];
+  const made = sanitiseAll(fresh.filter((block) => block.html === null).map((block) => md.render(block.shown)));
+  return [...kept, ...fresh.map((block) => ({ ...block, html: block.html ?? made.shift() ?? "" }))];
 }

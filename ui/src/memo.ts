@@ -1,4 +1,4 @@
-// Render a component again only if one of its properties is another.
+// Render a component again only if one of its properties has changed.
 import type { FunctionComponent } from "preact";
 import { h } from "preact";
 import { useMemo } from "preact/hooks";

@@ -1,4 +1,4 @@
-// What is remembered: read, searched, corrected and forgotten here, and how far other memories are.
+// The memory page: list, search, edit and forget facts; the state of external memory providers.
 import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { call, factPath, Problem } from "./api";
@@ -12,8 +12,8 @@ const SHOWN = 100;
 const LOOK_MS = 5000;
 const TEXT_MAX = 1000;
 const GROUPS = [
-  ["profile", "Profile", "Who you are"],
-  ["note", "Notes", "Anything else worth keeping"],
+  ["profile", "Profile", "About you"],
+  ["note", "Notes", "Everything else"],
 ] as const;
 
 const facts = signal<Fact[] | null>(null);
@@ -29,7 +29,7 @@ async function load(): Promise<void> {
     facts.value = found.facts;
     problem.value = "";
   } catch (error) {
-    if (query.value.trim() === wanted) problem.value = error instanceof Problem ? error.sentence : "That did not work.";
+    if (query.value.trim() === wanted) problem.value = error instanceof Problem ? error.sentence : "Something went wrong.";
   }
 }
 
@@ -44,11 +44,11 @@ async function look(): Promise<void> {
   try {
     providers.value = (await call<{ providers: Provider[] }>("GET", "/api/memory/status")).providers;
   } catch {
-    // What was known stays; it is asked again soon.
+    // Keep the last result; the next poll may succeed.
   }
 }
 
-/** Do something, and show what stands then, also where it was refused: somebody else may have been faster. */
+/** Make a change and reload, also after a refusal: somebody else may have changed the fact first. */
 async function change<T>(work: () => Promise<T>): Promise<T | undefined> {
   const done = await attempt(work);
   await load();
@@ -67,21 +67,21 @@ const undo = (fact: Fact, said: string) => ({
 const save = (fact: Fact, text: string, about: Fact["about"]) =>
   change(async () => {
     const next = await call<Fact>("PATCH", factPath(fact.id), { was: fact.version, text, about });
-    toast("Changed.", undo(next, "It says what it said before."));
+    toast("Saved.", undo(next, "Change undone."));
     return next;
   });
 
 const forget = (fact: Fact) =>
   change(async () => {
     const gone = await call<Fact>("DELETE", factPath(fact.id, `?was=${fact.version}`));
-    toast("Forgotten.", undo(gone, "Remembered again."));
+    toast("Forgotten.", undo(gone, "Restored."));
   });
 
 const add = (text: string, about: Fact["about"]) =>
   change(async () => {
     const { fact, known } = await call<{ fact: Fact; known: boolean }>("POST", "/api/memory", { text, about });
-    if (known) toast(`This is known already: ${visible(fact.text)}`);
-    else toast("Remembered.", undo(fact, "Forgotten again."));
+    if (known) toast(`Already remembered: ${visible(fact.text)}`);
+    else toast("Remembered.", undo(fact, "Removed again."));
     return fact;
   });
 
@@ -89,8 +89,8 @@ const take = (file: File) =>
   change(async () => {
     type Loaded = { added: number; changed: number; known: number; refused: string[] };
     const { added, changed, known, refused } = await call<Loaded>("POST", "/api/memory/import", { markdown: await file.text() });
-    toast(`${added} added, ${changed} changed, ${known} known already.`);
-    if (refused.length > 0) dialog.value = { kind: "text", title: "These were not taken", text: refused.map(visible).join("\n") };
+    toast(`${added} added, ${changed} changed, ${known} already known.`);
+    if (refused.length > 0) dialog.value = { kind: "text", title: "Not imported", text: refused.map(visible).join("\n") };
   });
 
 export function MemoryScreen() {
@@ -114,13 +114,13 @@ export function MemoryScreen() {
   return (
     <main class="setup" aria-labelledby="remembered">
       <div class="page memory">
-        <h1 id="remembered">What Tenax remembers</h1>
-        <p class="lead">What it takes along from one conversation to the next. You see all of it here, and can change it.</p>
+        <h1 id="remembered">Memory</h1>
+        <p class="lead">What Tenax remembers across conversations. You can see and change all of it here.</p>
         <div class="choices tools">
           {(!empty || searched) && (
             <input
               type="search"
-              aria-label="Search what is remembered"
+              aria-label="Search memory"
               placeholder="Search"
               value={query.value}
               onInput={(event) => search(event.currentTarget.value)}
@@ -139,7 +139,7 @@ export function MemoryScreen() {
         </div>
         {adding && (
           <Write
-            label="Something to remember"
+            label="What to remember"
             text=""
             about="note"
             save={async (text, about) => (await add(text, about)) !== undefined}
@@ -148,22 +148,22 @@ export function MemoryScreen() {
         )}
         <div role="status">
           {problem.value !== "" && <p class="refusal">{problem.value}</p>}
-          {facts.value === null && problem.value === "" && <p class="status">Looking…</p>}
-          {empty && searched && <p class="status">Nothing is remembered about this.</p>}
+          {facts.value === null && problem.value === "" && <p class="status">Loading…</p>}
+          {empty && searched && <p class="status">No results.</p>}
         </div>
         {empty && !searched && (
           <section class="card" aria-label="Nothing yet">
-            <h2>Nothing is remembered yet</h2>
+            <h2>Nothing remembered yet</h2>
             <HowItFills />
           </section>
         )}
         {GROUPS.map(([about, title, detail]) => (
-          <Group key={about} title={title} detail={detail} members={(facts.value ?? []).filter((each) => each.about === about)} />
+          <Group key={about} title={title} detail={detail} members={(facts.value ?? []).filter((fact) => fact.about === about)} />
         ))}
         <Providers />
         {facts.value !== null && !empty && (
           <details class="fold how">
-            <summary>How this fills, and how to stop it</summary>
+            <summary>How memory works</summary>
             <div>
               <HowItFills />
             </div>
@@ -179,12 +179,12 @@ function HowItFills() {
   return (
     <>
       <p>
-        Say “remember that …” in a conversation, or add something here. And with a model that you connected, a review looks over what was
-        said, after the answer, for things worth keeping; that is another call of the model. Whatever is remembered in a conversation
-        shows there as a line, with Undo beside it. Nothing is remembered of a temporary conversation.
+        Say “remember that …” in a conversation, or add something here. With a model that you connected, Tenax also reviews the
+        conversation after an answer and remembers what may be useful later. The review is one more call to the model. Everything that is
+        remembered in a conversation appears there as a line with an Undo button. Nothing is remembered from temporary conversations.
       </p>
       <p>
-        To turn the review off, write this into {file ? <code>{visible(file)}</code> : "the settings"}:
+        To turn off the review, add this to {file ? <code>{visible(file)}</code> : "the settings file"}:
       </p>
       <pre tabIndex={0}>{"[memory]\nreview = false"}</pre>
     </>
@@ -200,8 +200,8 @@ function Group({ title, detail, members }: { title: string; detail: string; memb
         {title} <span class="meta">{detail}</span>
       </h2>
       <ul>
-        {members.slice(0, shown).map((each) => (
-          <Item key={each.id} fact={each} />
+        {members.slice(0, shown).map((fact) => (
+          <Item key={fact.id} fact={fact} />
         ))}
       </ul>
       {members.length > shown && (
@@ -219,16 +219,16 @@ function Item({ fact }: { fact: Fact }) {
     return (
       <li data-fact={fact.id}>
         <div role="alert">
-          {fact.text !== seen.text && <p class="refusal">It was changed meanwhile. Now it says: {visible(fact.text)}</p>}
+          {fact.text !== seen.text && <p class="refusal">Somebody else changed this. It now says: {visible(fact.text)}</p>}
         </div>
         <Write
-          label="What is remembered"
+          label="What to remember"
           text={seen.text}
           about={seen.about}
           save={async (text, about) => (await save(fact, text, about)) !== undefined}
           close={() => {
             setSeen(null);
-            // It may stand in the other group now.
+            // It may be in the other group now.
             requestAnimationFrame(() => document.querySelector<HTMLElement>(`[data-fact="${CSS.escape(fact.id)}"] button`)?.focus());
           }}
         />
@@ -252,7 +252,7 @@ function Item({ fact }: { fact: Fact }) {
   );
 }
 
-/** The button goes with the fact: whoever uses the keyboard goes on at the next one. */
+/** Forget a fact. Its button disappears, so move the keyboard focus to the next fact. */
 function forgetHere(button: HTMLElement, fact: Fact): void {
   const item = button.closest("li");
   const near = (item?.nextElementSibling ?? item?.previousElementSibling)?.querySelector<HTMLElement>("button");
@@ -278,7 +278,7 @@ function Source({ fact }: { fact: Fact }) {
           </a>
         </>
       )}
-      {fact.scope !== null && " (used only there: others write in it too)"}
+      {fact.scope !== null && " (used only there, because other people write there too)"}
     </p>
   );
 }
@@ -287,7 +287,7 @@ interface WriteProps {
   label: string;
   text: string;
   about: Fact["about"];
-  /** True if it is kept. */
+  /** Returns true if the fact was saved. */
   save: (text: string, about: Fact["about"]) => Promise<boolean>;
   close: () => void;
 }
@@ -318,10 +318,10 @@ function Write({ label, save, close, ...given }: WriteProps) {
         <textarea ref={area} rows={2} maxLength={TEXT_MAX} value={text} onInput={(event) => setText(event.currentTarget.value)} dir="auto" />
       </label>
       <fieldset>
-        <legend class="hidden">Where it belongs</legend>
-        {GROUPS.map(([each, title]) => (
-          <label class="radio" key={each}>
-            <input type="radio" name="about" checked={about === each} onChange={() => setAbout(each)} />
+        <legend class="hidden">Category</legend>
+        {GROUPS.map(([group, title]) => (
+          <label class="radio" key={group}>
+            <input type="radio" name="about" checked={about === group} onChange={() => setAbout(group)} />
             {title}
           </label>
         ))}
@@ -350,7 +350,7 @@ function Import() {
       <button type="button" onClick={() => input.current?.click()}>
         Import
       </button>
-      <input ref={input} type="file" accept=".md,text/markdown,text/plain" hidden aria-label="A file to import" onChange={(event) => chosen(event.currentTarget)} />
+      <input ref={input} type="file" accept=".md,text/markdown,text/plain" hidden aria-label="File to import" onChange={(event) => chosen(event.currentTarget)} />
     </>
   );
 }
@@ -360,43 +360,43 @@ function Providers() {
   return (
     <section class="facts" aria-label="Providers">
       <h2>
-        Providers <span class="meta">Memories beside this one</span>
+        Providers <span class="meta">External memory services</span>
       </h2>
       <ul>
-        {providers.value.map((each) => (
-          <ProviderItem key={each.provider} each={each} />
+        {providers.value.map((provider) => (
+          <ProviderItem key={provider.provider} provider={provider} />
         ))}
       </ul>
     </section>
   );
 }
 
-function ProviderItem({ each }: { each: Provider }) {
+function ProviderItem({ provider }: { provider: Provider }) {
   const [busy, setBusy] = useState(false);
   const retry = async () => {
     setBusy(true);
     await attempt(async () => {
-      const path = `/api/memory/providers/${encodeURIComponent(each.provider)}/retry`;
+      const path = `/api/memory/providers/${encodeURIComponent(provider.provider)}/retry`;
       const { retried } = await call<{ retried: number }>("POST", path);
-      toast(retried === 0 ? "It took none of them." : retried === 1 ? "1 was taken." : `${retried} were taken.`);
+      toast(retried === 0 ? "Nothing was delivered." : `${retried} delivered.`);
     });
     await look();
     setBusy(false);
   };
   return (
-    <li data-provider={each.provider}>
+    <li data-provider={provider.provider}>
       <p>
-        <strong>{visible(each.provider)}</strong> {visible(providerWords(each))}
+        <strong>{visible(provider.provider)}</strong> {visible(providerWords(provider))}
       </p>
-      {each.error !== "" && <p class="meta">Last error: {visible(each.error)}</p>}
-      {each.letters.length > 0 && (
+      {provider.error !== "" && <p class="meta">Last error: {visible(provider.error)}</p>}
+      {provider.letters.length > 0 && (
         <>
-          <p class="meta">It could not take these:</p>
+          <p class="meta">Could not be delivered:</p>
           <ul class="letters">
-            {each.letters.map((letter) => (
+            {provider.letters.map((letter) => (
               <li key={`${letter.conversation}:${letter.seq}`} class="meta">
                 <a href={`${pathOf(letter.conversation)}#user-${letter.seq}`} onClick={follow}>
-                  A turn of {shortTime(new Date(letter.at / 1000))}
+                  Turn of {shortTime(new Date(letter.at / 1000))}
                 </a>
                 : {visible(letter.error)}
               </li>

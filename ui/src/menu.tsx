@@ -1,4 +1,4 @@
-// What can be done with a conversation, behind one button.
+// The menu of a conversation.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, conversationPath } from "./api";
 import { dialog } from "./dialogs";
@@ -13,7 +13,7 @@ function actions(view: View, listed: Listed | undefined): [string, () => void][]
       return true;
     });
   const restore = (of: number) => ({
-    label: "Undo that",
+    label: "Undo",
     run: () => void attempt(() => call("POST", path("/restore"), { of })),
   });
   const takeBack = (what: "undo" | "clear", said: string) =>
@@ -26,7 +26,7 @@ function actions(view: View, listed: Listed | undefined): [string, () => void][]
       await call("DELETE", path());
       dropListed(view.id);
       go("/");
-      toast("The conversation is deleted.");
+      toast("Conversation deleted.");
     });
   return [
     [
@@ -42,11 +42,11 @@ function actions(view: View, listed: Listed | undefined): [string, () => void][]
     ],
     [listed?.pinned ? "Unpin" : "Pin", () => void patch({ pinned: listed?.pinned !== true })],
     [
-      listed?.archived ? "Take out of the archive" : "Archive",
+      listed?.archived ? "Unarchive" : "Archive",
       () => {
         const archived = listed?.archived !== true;
-        const undo = { label: "Undo that", run: () => void patch({ archived: !archived }) };
-        void patch({ archived }).then((done) => done && toast(archived ? "Archived." : "Back in the list.", undo));
+        const undo = { label: "Undo", run: () => void patch({ archived: !archived }) };
+        void patch({ archived }).then((done) => done && toast(archived ? "Archived." : "Unarchived.", undo));
       },
     ],
     [
@@ -56,11 +56,11 @@ function actions(view: View, listed: Listed | undefined): [string, () => void][]
           const fork = await call<Listed>("POST", path("/fork"), {});
           putListed(fork);
           go(pathOf(fork.id));
-          toast("This is a fork: it goes on by itself from here.");
+          toast("Copied to a new conversation.");
         }),
     ],
-    ["Undo the last message", () => void takeBack("undo", "The last message and what followed are taken back.")],
-    ["Clear", () => void takeBack("clear", "The conversation is cleared.")],
+    ["Remove last message", () => void takeBack("undo", "Message removed.")],
+    ["Clear", () => void takeBack("clear", "Conversation cleared.")],
     ["Compact", () => void attempt(async () => toast((await call<{ said: string }>("POST", path("/compact"))).said))],
     [
       "Delete",
@@ -68,7 +68,7 @@ function actions(view: View, listed: Listed | undefined): [string, () => void][]
         (dialog.value = {
           kind: "confirm",
           title: "Delete this conversation?",
-          text: "It goes from every face of Tenax, and cannot be brought back.",
+          text: "This permanently deletes the conversation.",
           label: "Delete",
           run: () => void remove(),
         }),
@@ -145,7 +145,7 @@ function UsageLine({ view }: { view: View }) {
   }, [view]);
   if (usage === null) return null;
   const cost = usage.cost === null ? "" : `, $${usage.cost.toFixed(usage.cost < 0.1 ? 4 : 2)}`;
-  const room = usage.context_used !== null && usage.context ? ` ${Math.round((100 * usage.context_used) / usage.context)} % of the context is used.` : "";
+  const room = usage.context_used !== null && usage.context ? ` ${Math.round((100 * usage.context_used) / usage.context)} % of the context used.` : "";
   return (
     <p class="meta">
       {usage.tokens_in.toLocaleString()} tokens in, {usage.tokens_out.toLocaleString()} out{cost}.{room}

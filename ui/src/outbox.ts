@@ -1,10 +1,10 @@
-// Messages that the server has not confirmed. They stay in the browser's storage until their 202 came, and are sent
-// again by themselves; the Idempotency-Key makes it harmless to send one twice. Each goes to its conversation in order.
-// Each is an entry of its own there, so that no tab writes over what another one keeps. It is sent and shown only while
+// Messages that the server has not confirmed. They stay in localStorage until the server answers 202, and are sent again
+// automatically; the Idempotency-Key makes a second delivery harmless. Messages of a conversation are sent in order.
+// Every message has its own storage key, so that tabs do not overwrite each other. A message is sent and shown only while
 // the user who wrote it is signed in.
 import { signal } from "@preact/signals";
 import { call, conversationPath, isStillMe, me, newKey, Problem, proof } from "./api";
-import { recallAll, remember } from "./memory";
+import { recallAll, remember } from "./browserStorage";
 import type { Attached, How, Listed } from "./types";
 
 const STORED = "tenax.outbox.";
@@ -12,22 +12,22 @@ const WAIT_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 export interface Outgoing {
   key: string;
-  /** Who wrote it. One of an earlier version belongs to the user who is signed in when it is first seen. */
+  /** The author. A message from an older version belongs to the user who is signed in when it is first read. */
   user?: string;
-  /** Milliseconds of this browser's clock; gives the order of what waits. */
+  /** Milliseconds of this browser's clock; defines the order of sending. */
   written: number;
-  /** null: a conversation has to be opened for it first. */
+  /** null: a new conversation has to be created first. */
   conversation: string | null;
   leaving: string | null;
   text: string;
   attachments?: Attached[];
   how: How;
-  /** The greatest number of a message of the person that this page knew when it was written. */
+  /** The number of the last user message that the page knew when this message was written. */
   after: number;
   tries: number;
-  /** Why the server refused it for good. */
+  /** The reason of a final refusal. */
   refused?: string;
-  /** Its number, once the server took it; shown until the stream brings its row. */
+  /** The number of the message, after the server accepted it. */
   seq?: number;
 }
 
@@ -36,9 +36,9 @@ const isMine = (message: Outgoing): boolean => (message.user ?? "") === me();
 export const outbox = signal<Outgoing[]>(load());
 
 function load(): Outgoing[] {
-  const held = recallAll(STORED).flatMap((each) => {
+  const held = recallAll(STORED).flatMap((stored) => {
     try {
-      const message = JSON.parse(each) as Outgoing;
+      const message = JSON.parse(stored) as Outgoing;
       if (message.user === undefined && me() !== "") {
         message.user = me();
         remember(STORED + message.key, JSON.stringify(message));
@@ -51,14 +51,14 @@ function load(): Outgoing[] {
   return held.sort((a, b) => a.written - b.written || (a.key < b.key ? -1 : 1));
 }
 
-/** Messages beyond the browser's quota: only this tab holds them. */
+/** Messages that exceed the browser's quota: only this tab has them. */
 const unsaved = new Set<string>();
 
-/** True if the browser keeps it; else it lives as long as the tab. */
+/** Store a message. Returns false if only this tab has it. */
 function keep(message: Outgoing): boolean {
-  const known = outbox.value.some((each) => each.key === message.key);
+  const known = outbox.value.some((other) => other.key === message.key);
   outbox.value = known
-    ? outbox.value.map((each) => (each.key === message.key ? message : each))
+    ? outbox.value.map((other) => (other.key === message.key ? message : other))
     : [...outbox.value, message];
   const kept = remember(STORED + message.key, message.seq === undefined ? JSON.stringify(message) : "");
   if (kept) unsaved.delete(message.key);
@@ -66,25 +66,25 @@ function keep(message: Outgoing): boolean {
   return kept;
 }
 
-/** Take over what other tabs sent or added. */
+/** Read the changes of other tabs. */
 function refresh(): void {
-  const ours = outbox.value.filter((each) => isMine(each) && (each.seq !== undefined || unsaved.has(each.key)));
-  outbox.value = [...ours, ...load().filter((each) => !ours.some((one) => one.key === each.key))];
+  const ours = outbox.value.filter((message) => isMine(message) && (message.seq !== undefined || unsaved.has(message.key)));
+  outbox.value = [...ours, ...load().filter((message) => !ours.some((one) => one.key === message.key))];
 }
 
 function alter(key: string, fields: Partial<Outgoing>): void {
-  const message = outbox.value.find((each) => each.key === key);
+  const message = outbox.value.find((stored) => stored.key === key);
   if (message !== undefined) keep({ ...message, ...fields });
 }
 
 export function discard(key: string): void {
-  outbox.value = outbox.value.filter((each) => each.key !== key);
+  outbox.value = outbox.value.filter((message) => message.key !== key);
   unsaved.delete(key);
   remember(STORED + key, "");
 }
 
 export interface OutboxEvents {
-  /** A conversation was opened for a message. */
+  /** A conversation was created for a message. */
   opened(listed: Listed, key: string): void;
   denied(): void;
 }
@@ -94,7 +94,7 @@ let busy = false;
 
 export function startOutbox(heard: OutboxEvents): void {
   events = heard;
-  refresh(); // somebody may have signed in meanwhile
+  refresh(); // another user may have signed in
   window.addEventListener("storage", (event) => {
     if (event.key === null || event.key.startsWith(STORED)) refresh();
   });
@@ -110,43 +110,43 @@ export function submit(message: Omit<Outgoing, "key" | "user" | "written" | "tri
 }
 
 export function retry(key: string): void {
-  const message = outbox.value.find((each) => each.key === key);
+  const message = outbox.value.find((stored) => stored.key === key);
   if (message === undefined) return;
   const { refused: _refused, ...rest } = message;
   keep({ ...rest, tries: 0 });
   void pump(true);
 }
 
-/** When a message that failed is sent again, at the earliest. */
+/** The earliest time of the next try, by key. */
 const due = new Map<string, number>();
 
-/** Send what waits; `now` also what failed a moment ago. Tabs take turns where the browser has locks. */
+/** Send all waiting messages; with `now` without waiting for the backoff. Tabs take turns if the browser has locks. */
 export async function pump(now = false): Promise<void> {
   if (now) due.clear();
   if (busy) return;
   busy = true;
   clearTimeout(timer);
   try {
-    // `locks` is missing on plain http elsewhere than on localhost; two tabs may then send the same message, once.
+    // `locks` is missing on plain http except on localhost. Two tabs may then send the same message; the server stores it once.
     if ("locks" in navigator) await navigator.locks.request(STORED, sendAll);
     else await sendAll();
   } finally {
     busy = false;
   }
   const heads = new Map<string | null, Outgoing>();
-  for (const each of outbox.value.filter(isWaiting)) if (!heads.has(each.conversation)) heads.set(each.conversation, each);
+  for (const message of outbox.value.filter(isWaiting)) if (!heads.has(message.conversation)) heads.set(message.conversation, message);
   if (heads.size === 0 || !isStillMe()) return;
-  const next = Math.min(...[...heads.values()].map((each) => due.get(each.key) ?? 0));
+  const next = Math.min(...[...heads.values()].map((message) => due.get(message.key) ?? 0));
   timer = setTimeout(() => void pump(), Math.max(0, next - Date.now()));
 }
 
-const isWaiting = (each: Outgoing): boolean => each.seq === undefined && each.refused === undefined;
+const isWaiting = (message: Outgoing): boolean => message.seq === undefined && message.refused === undefined;
 
 async function sendAll(): Promise<void> {
   refresh();
   const stuck = new Set<string | null>();
   for (const { key } of outbox.value) {
-    const message = outbox.value.find((each) => each.key === key);
+    const message = outbox.value.find((stored) => stored.key === key);
     if (message === undefined || !isWaiting(message) || stuck.has(message.conversation)) continue;
     if ((due.get(key) ?? 0) > Date.now() || !(await send(message))) stuck.add(message.conversation);
   }
@@ -154,15 +154,15 @@ async function sendAll(): Promise<void> {
 
 async function send(message: Outgoing): Promise<boolean> {
   const own = proof();
-  if (!isStillMe()) return false; // another tab signed somebody else in; this one is about to load again
+  if (!isStillMe()) return false; // another tab signed in another user; this tab is about to reload
   try {
     let { conversation } = message;
     if (conversation === null) {
       const body = message.leaving === null ? {} : { leaving: message.leaving };
       const listed = await call<Listed>("POST", "/api/conversations", body, own);
       conversation = listed.id;
-      const id = conversation; // what else was written there waits for the same conversation
-      outbox.value.filter((each) => each.conversation === null).forEach((each) => keep({ ...each, conversation: id }));
+      const id = conversation; // other messages without a conversation belong to the same new one
+      outbox.value.filter((other) => other.conversation === null).forEach((other) => keep({ ...other, conversation: id }));
       events.opened(listed, message.key);
     }
     const path = conversationPath(conversation, "/messages");

@@ -1,10 +1,10 @@
-// Texts: markdown that grows, text as it is, and texts too long for either.
+// Texts: growing Markdown, plain text, and texts that are too long for either.
 import { signal } from "@preact/signals";
 import { memo } from "./memo";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Block } from "./markdown";
 
-/** Beyond this a text is shown as it is, in a box. */
+/** Longer texts are shown as plain text in a box. */
 export const LONG = 200_000;
 const PIECE = 20_000;
 const FIRST = 20_000;
@@ -21,7 +21,7 @@ function needMarkdown(): Markdown | null {
   return markdown.value;
 }
 
-/** Cut at line ends, so that the browser lays out only the pieces that are seen. */
+/** Split a text at line ends, so that the browser lays out only the visible pieces. */
 function pieces(text: string): string[] {
   const found: string[] = [];
   for (let at = 0; at < text.length; ) {
@@ -40,9 +40,9 @@ export function LongText({ text, label }: { text: string; label: string }) {
   return (
     <div class="long">
       <div class="box text" tabIndex={0} role="region" aria-label={label}>
-        {pieces(shown).map((each, n) => (
+        {pieces(shown).map((piece, n) => (
           <div class="piece" key={n}>
-            {each}
+            {piece}
           </div>
         ))}
       </div>
@@ -70,7 +70,7 @@ const BlockView = memo(({ html, done }: { html: string; done: boolean }) => {
   useLayoutEffect(() => {
     const box = element.current;
     if (box === null) return;
-    // A block of code that grows keeps its element (and where it is scrolled to); only its text is put anew.
+    // A growing code block keeps its element and scroll position; only its text is replaced.
     const fresh = document.createElement("template");
     fresh.innerHTML = html;
     const [before, after] = [box.querySelector("pre > code"), fresh.content.querySelector("pre > code")];
@@ -86,7 +86,7 @@ const BlockView = memo(({ html, done }: { html: string; done: boolean }) => {
   return <div class="block" dir="auto" ref={element} />;
 });
 
-/** The text, or what it was a moment ago while rendering it takes long: at most a fifth of the time goes into it. */
+/** Throttle the rendering of a growing text, so that it takes at most a fifth of the time. */
 function useCalm(text: string, growing: boolean): { calm: string; took: (ms: number) => void } {
   const last = useRef({ text, next: 0 });
   const [, again] = useState(0);
@@ -127,7 +127,7 @@ export function Prose({ text, growing }: { text: string; growing: boolean }) {
   );
 }
 
-/** Copy, with the button saying so. */
+/** Copy a text, and show the result on the button. */
 export async function copy(button: HTMLButtonElement, text: string): Promise<void> {
   const label = button.textContent;
   let said = "Copied";
@@ -141,7 +141,7 @@ export async function copy(button: HTMLButtonElement, text: string): Promise<voi
   setTimeout(() => (button.textContent = label), 1500);
 }
 
-/** On plain http elsewhere than on localhost there is no clipboard but this one. */
+/** The fallback for plain http except on localhost, where navigator.clipboard is missing. */
 function copyOldWay(text: string): void {
   const area = document.createElement("textarea");
   area.value = text;
@@ -152,7 +152,7 @@ function copyOldWay(text: string): void {
   if (!done) throw new Error("The browser refused.");
 }
 
-/** Clicks on the copy buttons inside markdown, which are plain HTML. */
+/** Handle clicks on the copy buttons inside Markdown, which are plain HTML. */
 export function copyFromCode(event: MouseEvent): void {
   const button = (event.target as Element).closest?.("button.copy");
   if (!(button instanceof HTMLButtonElement) || button.textContent !== "Copy") return;

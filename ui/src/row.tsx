@@ -1,4 +1,4 @@
-// One row of the transcript: a message, an answer, a tool's card, or a status of the turn.
+// One row of the transcript: a message, an answer, a tool call, or a status of the turn.
 import { useEffect, useState } from "preact/hooks";
 import { call, conversationPath, factPath } from "./api";
 import { Asked, Todo, useAnswer, useMeant } from "./asked";
@@ -12,7 +12,7 @@ import { discard, retry, type Outgoing } from "./outbox";
 import { copy, LONG, LongText, PlainText, Prose } from "./prose";
 import { attempt, follow, pathOf, type View } from "./state";
 import type { Question, Row } from "./types";
-import { MARKERS, NOTED, parseArguments, shortTime, toolWords, visible } from "./words";
+import { MARKERS, NOTED, parseArguments, shortTime, targetWords, toolWords, visible } from "./words";
 
 export const RowView = memo(({ view, id, hit }: { view: View; id: string; hit: boolean }) => {
   const row = view.row(id).value;
@@ -40,7 +40,7 @@ function Body({ view, row }: { view: View; row: Row }) {
     case "files":
       return <FilesRow view={view} row={row} />;
     case "summary":
-      return <Folded title="Summary of what came before" text={row.text ?? ""} />;
+      return <Folded title="Summary of earlier messages" text={row.text ?? ""} />;
     case "system":
       return <Folded title="Instructions" text={row.text ?? ""} />;
     default:
@@ -64,15 +64,15 @@ function Time({ row }: { row: Row }) {
 }
 
 const WAITS: Record<string, string> = {
-  queued: "Queued: it is answered after what is being written.",
-  steering: "Steering: it goes in with the next step.",
+  queued: "Queued. Sends when the current answer is done.",
+  steering: "Will be read at the next step.",
 };
 
 function UserRow({ view, row }: { view: View; row: Row }) {
   const waits = WAITS[row.state ?? ""];
   return (
     <div class="mine">
-      <h2 class="hidden">{row.author === "system" ? "Tenax for you" : row.author ? visible(row.author) : "You"}</h2>
+      <h2 class="hidden">{row.author === "system" ? "Tenax" : row.author ? visible(row.author) : "You"}</h2>
       <div class="bubble">
         <PlainText text={row.text ?? ""} />
         <Parts conversation={view.id} parts={row.parts} />
@@ -84,7 +84,7 @@ function UserRow({ view, row }: { view: View; row: Row }) {
   );
 }
 
-/** What was refused goes back to where it was written. */
+/** Put a refused message back into the composer. */
 function edit({ key, conversation, text, attachments = [] }: Outgoing): void {
   const files = filesOf(conversation);
   files.put([...files.chips.value, ...attachments.map(chipOf)]);
@@ -92,7 +92,7 @@ function edit({ key, conversation, text, attachments = [] }: Outgoing): void {
   fill(text, true);
 }
 
-/** A message that the server has not confirmed. */
+/** A message that the server has not confirmed yet. */
 export function UnsentRow({ message }: { message: Outgoing }) {
   const sent = message.seq !== undefined;
   return (
@@ -113,12 +113,12 @@ export function UnsentRow({ message }: { message: Outgoing }) {
               Edit
             </button>
             <button type="button" class="quiet" onClick={() => discard(message.key)}>
-              Throw away
+              Discard
             </button>
           </p>
         ) : (
           <p class="meta">
-            {!sent && <span class="note">Not sent yet. It is kept here and sent by itself.</span>}
+            {!sent && <span class="note">Not sent yet. Will send when the server responds.</span>}
           </p>
         )}
       </div>
@@ -130,13 +130,13 @@ export function Labelled({ row }: { row: Row }) {
   if (row.model === "practice")
     return (
       <p class="label">
-        Practice model, 135 M parameters, on this machine. It makes things up and sees only your last message.{" "}
+        Practice model (135 M parameters, runs on this machine). It makes things up and sees only your last message.{" "}
         <a href="/setup" onClick={follow}>
-          Connect a real one
+          Connect a real model
         </a>
       </p>
     );
-  if (row.model === "tour") return <p class="label">Scripted for the tour; everything else is real.</p>;
+  if (row.model === "tour") return <p class="label">This answer is scripted for the tour; everything else is real.</p>;
   return null;
 }
 
@@ -149,14 +149,14 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
       {streaming && text === "" ? <Dots /> : <Prose text={text} growing={streaming} />}
       <Parts conversation={view.id} parts={row.parts} />
       {row.state === "cut" && <p class="status">This answer was cut off here.</p>}
-      {row.state === "full" && <p class="status">Stopped at the longest answer that the model may give.</p>}
+      {row.state === "full" && <p class="status">Reached the maximum length.</p>}
       {!streaming && <Labelled row={row} />}
     </>
   );
   if (row.state === "earlier")
     return (
       <details class="fold">
-        <summary>An earlier attempt that was cut off</summary>
+        <summary>Earlier attempt (cut off)</summary>
         {answer}
       </details>
     );
@@ -170,7 +170,7 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
 }
 
 export const Dots = () => (
-  <p class="dots" aria-label="An answer is on its way">
+  <p class="dots" aria-label="Waiting for the answer">
     <span />
     <span />
     <span />
@@ -181,7 +181,7 @@ function Actions({ view, row }: { view: View; row: Row }) {
   const seen = () =>
     attempt(async () => {
       const body = await call<unknown>("GET", conversationPath(view.id, `/seen/${row.id}`));
-      dialog.value = { kind: "text", title: "What the model was sent", text: JSON.stringify(body, withoutPictures, 2) };
+      dialog.value = { kind: "text", title: "What the model saw", text: JSON.stringify(body, withoutPictures, 2) };
     });
   return (
     <div class="actions">
@@ -250,13 +250,13 @@ function ToolRow({ view, row }: { view: View; row: Row }) {
     <details class="tool">
       <summary>
         <Head row={row} />
-        {row.late === true && <span class="tag">came late</span>}
+        {row.late === true && <span class="tag">arrived late</span>}
       </summary>
       <Arguments row={row} />
-      {row.touches ? <p class="touches">Touches: {visible(row.touches)}</p> : null}
+      {row.touches ? <p class="touches">{targetWords(row.touches)}</p> : null}
       {row.text ? (
         row.text.length > LONG ? (
-          <LongText text={row.text} label="What the tool said" />
+          <LongText text={row.text} label="Tool output" />
         ) : (
           <pre class="text output" tabIndex={0}>
             {row.text}
@@ -271,7 +271,7 @@ function ToolRow({ view, row }: { view: View; row: Row }) {
       {card}
       <p class={row.child_asks ? "child asks" : "child"} role="status">
         <a href={pathOf(row.child)} onClick={follow}>
-          {row.child_asks ? "The sub-agent waits for your answer: open its conversation" : "Open the sub-agent’s conversation"}
+          {row.child_asks ? "The sub-agent needs your answer. Open its conversation" : "Open the sub-agent’s conversation"}
         </a>
       </p>
     </>
@@ -280,7 +280,7 @@ function ToolRow({ view, row }: { view: View; row: Row }) {
 
 const ANSWERS = [
   ["once", "Allow once"],
-  ["no", "No"],
+  ["no", "Deny"],
 ] as const;
 
 function Approval({ view, row }: { view: View; row: Row }) {
@@ -292,7 +292,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
   useEffect(() => {
     let there = true;
     const take = (found: { questions: Question[] }) => {
-      if (there) setQuestion(found.questions.find((each) => `${each.message}:${each.call}` === row.id) ?? null);
+      if (there) setQuestion(found.questions.find((candidate) => `${candidate.message}:${candidate.call}` === row.id) ?? null);
     };
     call<{ questions: Question[] }>("GET", conversationPath(view.id, "/approvals")).then(take, () => undefined);
     return () => {
@@ -300,14 +300,14 @@ function Approval({ view, row }: { view: View; row: Row }) {
     };
   }, [view.id, row.id]);
   const here = question?.conversation ?? [];
-  const always = question?.always ?? []; // none, or the same ones
+  const always = question?.always ?? []; // empty, or the same patterns as `here`
   const noted = (n: number) => (question?.notes?.[n] ? ` (${question.notes[n]})` : "");
   return (
-    <section class="approval" aria-label="Approval wanted">
+    <section class="approval" aria-label="Approval needed">
       <h2>
         <Head row={row} />
       </h2>
-      <p class="touches">{row.touches ? <>It would touch: {visible(row.touches)}</> : "It asks before it does this."}</p>
+      <p class="touches">{targetWords(row.touches ?? "")}</p>
       <Arguments row={row} />
       <div class="choices">
         {ANSWERS.map(([given, label]) => (
@@ -333,7 +333,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
       )}
       {open && (
         <div class="patterns always">
-          <p>Without asking, in every conversation, from now on. A * stands for anything, and [*] for a star. Setup lists what is allowed so, and takes it back.</p>
+          <p>Always allow, in all conversations. You can remove this in Settings → Rules. In a pattern, * matches anything and [*] matches a star.</p>
           {always.map((pattern, n) => (
             <button key={pattern} type="button" disabled={busy} {...meantLater(() => void answer("always", { pattern }))}>
               Always allow <code>{visible(`${row.name} ${pattern}`)}</code>
@@ -351,7 +351,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
 
 // -- the turn ------------------------------------------------------------------------------------------------------
 
-/** A fact was remembered, changed or forgotten here. */
+/** A fact that was remembered, changed or forgotten in this conversation. */
 function MemoryRow({ row }: { row: Row }) {
   const [undone, setUndone] = useState(false);
   const undo = () =>
@@ -390,11 +390,11 @@ function MarkerRow({ view, row }: { view: View; row: Row }) {
   return (
     <div class="status marker">
       <p>
-        <span>{said}</span> {row.text && row.text !== said ? <span class="text why">{row.text}</span> : null}
+        <span>{said}</span> {row.text && row.text !== said && state !== "resumed" ? <span class="text why">{row.text}</span> : null}
       </p>
       {canGoOn && (
         <button type="button" class="quiet" onClick={() => void resume()}>
-          Go on
+          Continue
         </button>
       )}
     </div>

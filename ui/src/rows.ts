@@ -1,11 +1,11 @@
-// The rows of one conversation. The server folds; this only keeps rows[id] = row, in the order of their keys.
-// What stays true: after the same frames, the same rows. A text that does not fit raises Mismatch, and nothing guesses.
+// The rows of one conversation. The server computes them; this class only keeps rows[id] = row, ordered by key.
+// Invariant: the same frames give the same rows. A text that does not continue at its offset raises Mismatch.
 import type { Change, Row, RowPage } from "./types";
 
-/** A growing text does not go on where ours ends: ask for the whole again. */
+/** A growing text does not continue where the stored text ends: request a snapshot. */
 export class Mismatch extends Error {}
 
-/** Characters as the server counts them: code points, not UTF-16 units. */
+/** The length of a text in code points, as the server counts it, not in UTF-16 units. */
 export function codePoints(text: string): number {
   let count = text.length;
   for (let n = 0; n < text.length - 1; n++) {
@@ -24,33 +24,33 @@ export function compareKeys(a: Row, b: Row): number {
   return a.key[0] - b.key[0] || a.key[1] - b.key[1] || a.key[2] - b.key[2] || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
 }
 
-/** Stands in place of a number in the key of a message that waits: it has no place yet, and is shown last. */
+/** The first number in the key of a queued message: it has no position yet, and is shown last. */
 const WAITING = 2 ** 62;
 
 export interface Touched {
   ids: Set<string>;
-  /** Rows came, went or moved. */
+  /** Rows were added, removed or moved. */
   order: boolean;
 }
 
 export class Rows {
   readonly byId = new Map<string, Row>();
   order: string[] = [];
-  /** Where the page above ends, or null: there are no older rows than these. */
+  /** The end of the page above, or null if there are no older rows. */
   next: string | null = null;
-  /** Code points of the texts that grow, so that no text is counted twice. */
+  /** The lengths of growing texts in code points, so that no text is counted twice. */
   private lengths = new Map<string, number>();
 
   get all(): Row[] {
     return this.order.map((id) => this.byId.get(id)!);
   }
 
-  /** The messages that wait for an answer. */
+  /** The queued messages. */
   get waiting(): Row[] {
     return this.all.filter((row) => row.key[0] === WAITING);
   }
 
-  /** The first row, unless it waits. */
+  /** The first row, unless it is a queued message. */
   get oldest(): Row | undefined {
     const first = this.byId.get(this.order[0] ?? "");
     return first?.key[0] === WAITING ? undefined : first;
@@ -64,12 +64,12 @@ export class Rows {
     this.sort();
   }
 
-  /** All that is held, as a snapshot that another takes. */
+  /** All rows, as a snapshot for another tab. */
   get page(): RowPage {
     return { rows: this.all.filter((row) => row.key[0] !== WAITING), waiting: this.waiting, next: this.next };
   }
 
-  /** The page above. Rows that are held already are newer than it. */
+  /** Add the page above. Rows that exist already are newer than the page. */
   older(page: RowPage): void {
     this.next = page.next;
     for (const row of page.rows) if (!this.byId.has(row.id)) this.byId.set(row.id, row);
@@ -95,7 +95,7 @@ export class Rows {
     const held = this.byId.get(row.id);
     if (held === undefined) {
       const oldest = this.oldest;
-      // It stands above what is held: whoever scrolls there fetches it with its neighbours.
+      // The row is above the loaded rows: scrolling up loads it with its page.
       if (this.next !== null && oldest !== undefined && compareKeys(row, oldest) < 0) return;
     }
     if (held === undefined || compareKeys(held, row) !== 0) touched.order = true;
@@ -120,10 +120,10 @@ export class Rows {
   }
 }
 
-/** The row that a search hit means: a message by its number, else what its turn wrote last before that number. */
+/** The row of a search hit: the message with this number, else the last row of its turn before that number. */
 export function rowOfHit(rows: Rows, seq: number, role: string): string | null {
   if (rows.byId.has(String(seq))) return String(seq);
-  const kind = role === "partial" ? "assistant" : role; // an answer that was cut off
+  const kind = role === "partial" ? "assistant" : role; // the text of an answer that was cut off
   const above = rows.all.filter((row) => row.key[0] <= seq);
   return (above.findLast((row) => row.kind === kind || row.id.startsWith(`${seq}:`)) ?? above.at(-1))?.id ?? null;
 }

@@ -1,4 +1,4 @@
-// What tools may do without asking, and what they never may: listed, added and taken back.
+// Rules: what tools may always do, and what they never may. List, add and remove them.
 import { useEffect, useState } from "preact/hooks";
 import { call } from "./api";
 import { attempt, toast } from "./state";
@@ -7,7 +7,7 @@ import { visible } from "./words";
 
 type Ruled = { rules: Rule[] };
 const said = (rule: Rule): string => visible(`${rule.tool} ${rule.touches}`);
-const VERDICTS = { allow: "Always", deny: "Never" };
+const VERDICTS = { allow: "Allow", deny: "Deny" };
 
 export function Rules() {
   const [rules, setRules] = useState<Rule[] | null>(null);
@@ -26,13 +26,13 @@ export function Rules() {
     return () => window.removeEventListener("focus", look);
   }, []);
   const remove = async (rule: Rule) => {
-    await change(() => call<Ruled>("DELETE", `/api/rules?${new URLSearchParams({ ...rule })}`), "Taken back.");
+    await change(() => call<Ruled>("DELETE", `/api/rules?${new URLSearchParams({ ...rule })}`), "Rule removed.");
     document.querySelector<HTMLElement>(".rules li button, .rules input")?.focus();
   };
   const deny = async (event: Event) => {
     event.preventDefault();
     const rule: Rule = { verdict: "deny", tool: tool.trim(), touches: touches.trim() || "*" };
-    if (!(await change(() => call<Ruled>("POST", "/api/rules", rule), `From now on never: ${said(rule)}`))) return;
+    if (!(await change(() => call<Ruled>("POST", "/api/rules", rule), `Rule added: deny ${said(rule)}`))) return;
     setTool("");
     setTouches("");
   };
@@ -40,38 +40,38 @@ export function Rules() {
   return (
     <section class="facts rules" aria-label="Rules">
       <h2>
-        Rules <span class="meta">What tools may do without asking, and what they never may. Never wins.</span>
+        Rules <span class="meta">What tools may do without asking, and what they may never do. Deny overrides allow.</span>
       </h2>
       {rules.length === 0 ? (
-        <p class="status">There are none: whatever changes something asks. “Always” in such a question makes one.</p>
+        <p class="status">No rules yet. Tenax asks before it changes anything.</p>
       ) : (
         <ul>
-          {rules.map((each) => (
-            <li key={`${each.verdict} ${said(each)}`} class="about" data-verdict={each.verdict}>
+          {rules.map((rule) => (
+            <li key={`${rule.verdict} ${said(rule)}`} class="about" data-verdict={rule.verdict}>
               <span class="meta">
-                {VERDICTS[each.verdict]} <code>{said(each)}</code>
+                {VERDICTS[rule.verdict]} <code>{said(rule)}</code>
               </span>
-              <button type="button" class="quiet" aria-label={`Take back: ${VERDICTS[each.verdict]} ${said(each)}`} onClick={() => void remove(each)}>
-                Take back
+              <button type="button" class="quiet" aria-label={`Remove: ${VERDICTS[rule.verdict]} ${said(rule)}`} onClick={() => void remove(rule)}>
+                Remove
               </button>
             </li>
           ))}
         </ul>
       )}
       <details class="fold">
-        <summary>Forbid something</summary>
-        <form class="connect" aria-label="Forbid something" onSubmit={(event) => void deny(event)}>
+        <summary>Add a deny rule</summary>
+        <form class="connect" aria-label="Add a deny rule" onSubmit={(event) => void deny(event)}>
           <label>
-            Tool <span class="meta">(such as write_file, or * for all)</span>
+            Tool <span class="meta">(for example write_file, or * for all tools)</span>
             <input required maxLength={2000} value={tool} onInput={(event) => setTool(event.currentTarget.value)} autocomplete="off" />
           </label>
           <label>
-            What it touches <span class="meta">(such as secret/*; empty for everything)</span>
+            Target <span class="meta">(for example secret/*; leave empty for everything)</span>
             <input maxLength={2000} value={touches} onInput={(event) => setTouches(event.currentTarget.value)} autocomplete="off" />
           </label>
           <div class="choices">
             <button type="submit" class="main">
-              Never allow this
+              Add
             </button>
           </div>
         </form>

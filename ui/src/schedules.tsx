@@ -1,4 +1,4 @@
-// What is asked by itself, and when: listed, added and removed.
+// Scheduled prompts: list, add and remove.
 import { useEffect, useState } from "preact/hooks";
 import { call, newKey } from "./api";
 import { attempt, follow, pathOf, titleOf, toast } from "./state";
@@ -24,20 +24,20 @@ export function Schedules() {
     const look = () =>
       void call<Scheduled>("GET", "/api/schedules").then(
         ({ schedules }) => setFound(schedules),
-        () => undefined, // what was known stays; it is asked again soon
+        () => undefined, // keep the last result; the next poll may succeed
       );
     look();
     const looking = setInterval(look, LOOK_MS);
     return () => clearInterval(looking);
   }, []);
-  const remove = async (each: Schedule) => {
-    await change(() => call<Scheduled>("DELETE", `/api/schedules/${encodeURIComponent(each.id)}`), "Removed.");
+  const remove = async (schedule: Schedule) => {
+    await change(() => call<Scheduled>("DELETE", `/api/schedules/${encodeURIComponent(schedule.id)}`), "Schedule removed.");
     document.querySelector<HTMLElement>(".schedules li button, .schedules summary")?.focus();
   };
   const add = async (event: Event) => {
     event.preventDefault();
     const { timeZone: zone } = Intl.DateTimeFormat().resolvedOptions();
-    if (!(await change(() => call<Scheduled>("POST", "/api/schedules", { when, words, zone }, { "Idempotency-Key": key }), "It will be asked by itself."))) return;
+    if (!(await change(() => call<Scheduled>("POST", "/api/schedules", { when, words, zone }, { "Idempotency-Key": key }), "Schedule added."))) return;
     setKey(newKey());
     setWhen("");
     setWords("");
@@ -46,22 +46,22 @@ export function Schedules() {
   return (
     <section class="facts schedules" aria-label="Schedules">
       <h2>
-        Schedules <span class="meta">What is asked by itself, while Tenax runs. What was missed runs once, late.</span>
+        Schedules <span class="meta">Prompts that run automatically while Tenax runs. A missed run happens once at the next start.</span>
       </h2>
-      {found.length === 0 && <p class="status">There are none yet. Say “every weekday at 8”, here or in a conversation.</p>}
+      {found.length === 0 && <p class="status">No schedules yet. Add one here, or say “every weekday at 8” in a conversation.</p>}
       <ul>
-        {found.map((each) => (
-          <li key={each.id}>
-            <p>{visible(each.words)}</p>
+        {found.map((schedule) => (
+          <li key={schedule.id}>
+            <p>{visible(schedule.words)}</p>
             <div class="about">
               <span class="meta">
-                {each.when} ({visible(each.zone)}), next <time dateTime={each.next}>{new Date(each.next).toLocaleString(undefined, CLOCK)}</time>, in{" "}
-                <a href={pathOf(each.conversation)} onClick={follow}>
-                  {visible(titleOf(each))}
+                {schedule.when} ({visible(schedule.zone)}), next <time dateTime={schedule.next}>{new Date(schedule.next).toLocaleString(undefined, CLOCK)}</time>, in{" "}
+                <a href={pathOf(schedule.conversation)} onClick={follow}>
+                  {visible(titleOf(schedule))}
                 </a>
-                {each.waits !== "" && <strong> {visible(each.waits)}</strong>}
+                {schedule.waits !== "" && <strong> {visible(schedule.waits)}</strong>}
               </span>
-              <button type="button" class="quiet" aria-label={`Remove: ${visible(each.words)}`} onClick={() => void remove(each)}>
+              <button type="button" class="quiet" aria-label={`Remove: ${visible(schedule.words)}`} onClick={() => void remove(schedule)}>
                 Remove
               </button>
             </div>
@@ -76,7 +76,7 @@ export function Schedules() {
             <input required maxLength={200} value={when} onInput={(event) => setWhen(event.currentTarget.value)} autocomplete="off" />
           </label>
           <label>
-            What to ask then
+            Prompt
             <textarea required maxLength={4000} rows={3} value={words} onInput={(event) => setWords(event.currentTarget.value)} />
           </label>
           <div class="choices">

@@ -1,4 +1,4 @@
-// Which model answers: what was found as buttons, a form to connect another, the tour and the practice model.
+// Settings, and the first screen: the models that were found, a form to connect another, the tour and the practice model.
 import { useState } from "preact/hooks";
 import { call, Problem } from "./api";
 import { Devices } from "./devices";
@@ -12,7 +12,7 @@ import { visible } from "./words";
 
 type Said = { text: string; hint: string } | null;
 const sayProblem = (error: unknown): Said =>
-  error instanceof Problem ? { text: error.message, hint: error.hint } : { text: "That did not work.", hint: "Try again." };
+  error instanceof Problem ? { text: error.message, hint: error.hint } : { text: "Something went wrong.", hint: "Try again." };
 
 function Refusal({ said }: { said: Said }) {
   return (
@@ -28,7 +28,7 @@ function Refusal({ said }: { said: Said }) {
 
 function connected(next: Setup): void {
   setup.value = next;
-  toast(`${modelName(next)} answers from now on.`);
+  toast(`Now using ${modelName(next)}.`);
   go("/");
 }
 
@@ -40,7 +40,7 @@ export function SetupScreen() {
   if (found === null)
     return (
       <main class="setup">
-        <p class="status">Looking what is there…</p>
+        <p class="status">Looking for models…</p>
       </main>
     );
   const run = async (name: string, work: () => Promise<void>) => {
@@ -63,8 +63,8 @@ export function SetupScreen() {
       go(pathOf(listed.id));
     });
   const first = found.model === null;
-  const real = found.offers.filter((each) => each.kind !== "practice");
-  const practice = found.offers.filter((each) => each.kind === "practice");
+  const real = found.offers.filter((offer) => offer.kind !== "practice");
+  const practice = found.offers.filter((offer) => offer.kind === "practice");
   const button = (offer: Offer, main: boolean) => (
     <OfferButton key={offer.id} title={offer.title} detail={offer.detail} main={main} busy={busy} name={offer.id} run={() => void use(offer)} />
   );
@@ -73,25 +73,25 @@ export function SetupScreen() {
       <div class="page">
         <img src={mark} alt="" width="56" height="56" />
         <h1 id="greeting">
-          {first ? "Welcome. Tenax keeps every conversation, whatever happens; let us find it a model to talk with." : "Which model answers"}
+          {first ? "Welcome to Tenax. Connect a model to start." : "Models"}
         </h1>
         {found.model !== null && (
           <p class="lead">
-            <strong>{visible(modelName(found))}</strong> answers now
-            {found.model.url ? <>, at {visible(found.model.url)}</> : null}.
+            Active model: <strong>{visible(modelName(found))}</strong>
+            {found.model.url ? <> ({visible(found.model.url)})</> : null}
           </p>
         )}
         <Refusal said={said} />
         <div class="offers">
           {real.map((offer, n) => button(offer, first && n === 0))}
           <button type="button" class="offer" aria-expanded={form} onClick={() => setForm(!form)}>
-            <b>{real.length > 0 || !first ? "Connect another" : "Connect a model"}</b>
+            <b>{real.length > 0 || !first ? "Connect another model" : "Connect a model"}</b>
             <span>Any OpenAI-compatible server, or Anthropic</span>
           </button>
           {form && <Connect />}
           <OfferButton
             title="Take the tour (no key needed)"
-            detail="See a server die in the middle of an answer, and the answer go on"
+            detail="2-minute demo: we crash the server mid-answer and nothing is lost"
             main={first && real.length === 0}
             busy={busy}
             name="tour"
@@ -104,11 +104,10 @@ export function SetupScreen() {
         {!first && <Schedules />}
         {!first && <Devices />}
         <p class="meta">
-          Kept in <code>{visible(found.file)}</code>. Tenax {visible(found.version)},{" "}
+          Settings file: <code>{visible(found.file)}</code> · Version {visible(found.version)} ·{" "}
           <a href="/third-party.txt" target="_blank" rel="noopener">
-            made with these
+            Open-source licences
           </a>
-          .
         </p>
       </div>
     </main>
@@ -163,7 +162,7 @@ function Connect() {
     const found = await call<{ models: string[] }>("POST", "/api/setup/models", where);
     setModels(found.models);
     setName(found.models[0] ?? "");
-    if (found.models.length === 0) setSaid({ text: "It answers, and names no models.", hint: "Type the model's name yourself." });
+    if (found.models.length === 0) setSaid({ text: "The server lists no models.", hint: "Enter the name of the model." });
   });
   const connect = run(async () => connected(await call<Setup>("POST", "/api/setup/connect", { ...where, name: name.trim() })));
   const choose = (next: keyof typeof KINDS) => {
@@ -172,13 +171,13 @@ function Connect() {
     setModels(null);
   };
   return (
-    <form class="connect" aria-label="Connect another" onSubmit={(event) => void (models === null ? load(event) : connect(event))}>
+    <form class="connect" aria-label="Connect a model" onSubmit={(event) => void (models === null ? load(event) : connect(event))}>
       <fieldset>
-        <legend>Kind of server</legend>
-        {(Object.keys(KINDS) as (keyof typeof KINDS)[]).map((each) => (
-          <label class="radio" key={each}>
-            <input type="radio" name="api" checked={api === each} onChange={() => choose(each)} />
-            {KINDS[each].label}
+        <legend>Type of server</legend>
+        {(Object.keys(KINDS) as (keyof typeof KINDS)[]).map((kind) => (
+          <label class="radio" key={kind}>
+            <input type="radio" name="api" checked={api === kind} onChange={() => choose(kind)} />
+            {KINDS[kind].label}
           </label>
         ))}
       </fieldset>
@@ -187,7 +186,7 @@ function Connect() {
         <input type="url" required value={url} onInput={(event) => setUrl(event.currentTarget.value)} />
       </label>
       <label>
-        Key <span class="meta">(leave empty if it needs none)</span>
+        API key <span class="meta">(leave empty if the server needs none)</span>
         <input type="password" autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
       </label>
       <Refusal said={said} />
@@ -196,11 +195,11 @@ function Connect() {
           Model
           <input list="models" required value={name} onInput={(event) => setName(event.currentTarget.value)} />
           <datalist id="models">
-            {models.map((each) => (
-              <option key={each} value={each} />
+            {models.map((model) => (
+              <option key={model} value={model} />
             ))}
           </datalist>
-          <span class="meta">{models.length} to choose from. Clear the box to see them all.</span>
+          <span class="meta">{models.length === 1 ? "1 model." : `${models.length} models. Clear the field to see them all.`}</span>
         </label>
       )}
       <div class="choices">
@@ -212,7 +211,7 @@ function Connect() {
             Connect
           </button>
         )}
-        {busy && <span class="meta">Asking the server…</span>}
+        {busy && <span class="meta">Contacting the server…</span>}
       </div>
     </form>
   );

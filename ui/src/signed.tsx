@@ -1,4 +1,4 @@
-// Addresses of what the browser fetches by itself: pictures and downloads. The server signs them for this device, for minutes.
+// Signed URLs of pictures and downloads, which the browser fetches itself. The server signs them for this device, for minutes.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "./api";
@@ -10,7 +10,7 @@ const BATCH_MAX = 100;
 type Waiting = { path: string; give: (address: string) => void; fail: (error: unknown) => void };
 let waiting: Waiting[] = [];
 
-/** Ask for the address of a path. Calls of one moment share a request. */
+/** Request the signed URL of a path. Calls in the same tick share a request. */
 function sign(path: string): Promise<string> {
   return new Promise((give, fail) => {
     if (waiting.push({ path, give, fail }) === 1) queueMicrotask(() => void signAll());
@@ -23,15 +23,15 @@ async function signAll(): Promise<void> {
   for (let n = 0; n < all.length; n += BATCH_MAX) {
     const batch = all.slice(n, n + BATCH_MAX);
     try {
-      const { addresses } = await call<{ addresses: string[] }>("POST", "/api/addresses", { paths: batch.map((each) => each.path) });
-      batch.forEach((each, i) => each.give(addresses[i]!));
+      const { addresses } = await call<{ addresses: string[] }>("POST", "/api/addresses", { paths: batch.map((request) => request.path) });
+      batch.forEach((request, i) => request.give(addresses[i]!));
     } catch (error) {
-      batch.forEach((each) => each.fail(error));
+      batch.forEach((request) => request.fail(error));
     }
   }
 }
 
-/** The address of a path, renewed before it ends and when the page is seen again; undefined until the first one came. */
+/** The signed URL of a path. It is renewed before it expires and when the page becomes visible; undefined at first. */
 export function useAddress(path: string): string | undefined {
   const [address, setAddress] = useState<string>();
   useEffect(() => {
@@ -69,7 +69,7 @@ interface DownloadProps {
   children: ComponentChildren;
 }
 
-/** A link that saves what is at a path. */
+/** A link that downloads the file at a path. */
 export function Download({ path, name, children, class: style }: DownloadProps) {
   const address = useAddress(path);
   if (address === undefined) return <span class={style}>{children}</span>;

@@ -1,4 +1,4 @@
-// Following a link: its code becomes a cookie, and a key that only this page can read.
+// Signing in with a link: its code is exchanged for a cookie, and for a key that only this page can read.
 import { useEffect, useState } from "preact/hooks";
 import { become, call, me, Problem } from "./api";
 import { copy } from "./prose";
@@ -10,7 +10,7 @@ type SignedIn = { user: string; key: string; instead_of: string };
 export function LinkCommand() {
   return (
     <>
-      <p class="lead">Tenax knows you by a link that it gives in a terminal. Type this there, and open what it prints:</p>
+      <p class="lead">Run this in a terminal and open the link it prints:</p>
       <p class="command">
         <code>tenax link</code>
         <button type="button" onClick={(event) => void copy(event.currentTarget, "tenax link")}>
@@ -21,17 +21,17 @@ export function LinkCommand() {
   );
 }
 
-/** Where the link leads: a path of ours, never another site. */
+/** Where to go after signing in: a path of this site, never another site. */
 function target(to: string | null): string {
   return to !== null && /^\/(?![/\\])/.test(to) ? to : "/";
 }
 
-/** The tour is begun by the page, so that an address alone begins nothing. */
+/** Return the path to open. The page starts the tour with a request, so that opening an address alone starts nothing. */
 async function arrive(to: string): Promise<string> {
   return to === "/tour" ? `/c/${encodeURIComponent((await call<Listed>("POST", "/api/tour")).id)}` : to;
 }
 
-/** Tabs sign in one after the other, so that the cookie and the key of a browser are of the same device. */
+/** Run one sign-in at a time across tabs, so that the cookie and the key of a browser belong to the same device. */
 function inTurn(work: () => Promise<void>): Promise<void> {
   return "locks" in navigator ? navigator.locks.request("tenax.sign-in", work) : work();
 }
@@ -48,11 +48,11 @@ export function SignInScreen({ code, to, done }: { code: string; to: string | nu
     try {
       const signed = await call<SignedIn>("POST", "/api/sign-in", { code, replace, known: me() });
       if (signed.instead_of !== "") return ask(signed);
-      if (signed.key === "") return done("/"); // the link was used before, here: it begins nothing
+      if (signed.key === "") return done("/"); // this browser has used the link before: nothing to do
       become(signed.user, signed.key);
       done(await arrive(target(to)));
     } catch (error) {
-      say(error instanceof Problem ? error : new Problem(0, "That did not work.", "Open the link again."));
+      say(error instanceof Problem ? error : new Problem(0, "Something went wrong.", "Open the link again."));
     } finally {
       setBusy(false);
     }
@@ -89,8 +89,8 @@ export function SignInScreen({ code, to, done }: { code: string; to: string | nu
       <div class="page">
         <h1>Sign in as {visible(asked.user)}?</h1>
         <p class="lead">
-          This browser is used by <strong>{visible(asked.instead_of)}</strong>. The link that you opened is for <strong>{visible(asked.user)}</strong>. If
-          somebody sent it to you, what you write would be theirs to read.
+          This browser is signed in as <strong>{visible(asked.instead_of)}</strong>. The link that you opened is for <strong>{visible(asked.user)}</strong>. If
+          somebody else sent you this link, they could read what you write.
         </p>
         <div class="choices">
           <button type="button" class="main" disabled={busy} onClick={() => done("/")}>

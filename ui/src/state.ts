@@ -1,15 +1,15 @@
-// What the page knows, as signals: the connection, the list, the conversation that is open, where we are, and toasts.
+// The state of the page, as signals: the route, toasts, the active model, the list, the open conversation and the connection.
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
 import { become, call, conversationPath, isStillMe, KEY, me, Problem } from "./api";
 import { adoptDrafts, carry } from "./drafts";
 import { Hub } from "./hub";
-import { recall, remember } from "./memory";
+import { recall, remember } from "./browserStorage";
 import { outbox, discard, pump, startOutbox, type Outgoing } from "./outbox";
 import { Mismatch, Rows } from "./rows";
 import type { Connection, Frame, FromHub, Lacks, Listed, Row, RowPage, Setup, ToHub } from "./types";
 import { visible } from "./words";
 
-// -- where we are --------------------------------------------------------------------------------------------------
+// -- the route -----------------------------------------------------------------------------------------------------
 
 export interface Route {
   screen: "conversation" | "setup" | "memory";
@@ -18,7 +18,7 @@ export interface Route {
   hit: { seq: number; role: string } | null;
 }
 
-/** What an address says, also one that was cut in the middle of a character. */
+/** Decode a part of a URL. A part that was cut in the middle of a character is returned as it is. */
 function decoded(part: string): string {
   try {
     return decodeURIComponent(part);
@@ -41,7 +41,7 @@ export const route = signal<Route>(readRoute());
 export const drawer = signal(false);
 
 export function go(path: string, how: "push" | "replace" = "push"): void {
-  const here = path === location.pathname + location.hash; // a step that leads nowhere is none on the way back
+  const here = path === location.pathname + location.hash; // do not add a history entry for the current page
   if (how === "push" && !here) history.pushState(null, "", path);
   else history.replaceState(null, "", path);
   batch(() => {
@@ -50,7 +50,7 @@ export function go(path: string, how: "push" | "replace" = "push"): void {
   });
 }
 
-/** For links: plain clicks stay in the page, others (a new tab) are the browser's. */
+/** The click handler of links: plain clicks stay in the page; the browser handles others, such as a new tab. */
 export function follow(event: MouseEvent): void {
   if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
@@ -79,15 +79,15 @@ export function toast(text: string, action?: Toast["action"], bad = false): void
   setTimeout(() => dismiss(id), action === undefined ? 6000 : 12_000);
 }
 
-export const dismiss = (id: number): void => void (toasts.value = toasts.value.filter((each) => each.id !== id));
+export const dismiss = (id: number): void => void (toasts.value = toasts.value.filter((toast) => toast.id !== id));
 
-/** Do something the person asked for; a refusal becomes a sentence on the screen. */
+/** Run an action of the person. An error becomes a toast. */
 export async function attempt<T>(work: () => Promise<T>): Promise<T | undefined> {
   try {
     return await work();
   } catch (error) {
     if (error instanceof Problem && error.status === 401) deny(error);
-    toast(error instanceof Problem ? error.sentence : "That did not work. Load the page again and try once more.", undefined, true);
+    toast(error instanceof Problem ? error.sentence : "Something went wrong. Reload the page and try again.", undefined, true);
     return undefined;
   }
 }
@@ -96,7 +96,7 @@ export async function attempt<T>(work: () => Promise<T>): Promise<T | undefined>
 
 export const setup = signal<Setup | null>(null);
 export const denied = signal(false);
-/** Why, in the server's words. */
+/** The reason, as the server sent it. */
 export const deniedWhy = signal("");
 
 function deny(why: Problem): void {
@@ -104,7 +104,7 @@ function deny(why: Problem): void {
   denied.value = true;
 }
 
-/** What to call the model that answers. */
+/** The display name of the active model. */
 export function modelName({ model }: Setup): string {
   if (model === null) return "";
   return model.kind === "practice" ? "Practice model" : model.kind === "script" ? model.label : model.name || model.label;
@@ -114,7 +114,7 @@ export async function loadSetup(): Promise<void> {
   try {
     setup.value = await call<Setup>("GET", "/api/setup");
     if (me() === "") {
-      become(setup.value.user); // the browser did not keep the name
+      become(setup.value.user); // the browser storage does not have the name
       adoptDrafts();
       void pump();
     }
@@ -128,48 +128,48 @@ export async function loadSetup(): Promise<void> {
 
 const conversations = signal<ReadonlyMap<string, Listed>>(new Map());
 export const listReady = signal(false);
-export const listed = computed(() => [...conversations.value.values()].filter((each) => !each.parent).sort(compareListed));
+export const listed = computed(() => [...conversations.value.values()].filter((conversation) => !conversation.parent).sort(compareListed));
 
 function compareListed(a: Listed, b: Listed): number {
   return a.updated_at < b.updated_at ? 1 : a.updated_at > b.updated_at ? -1 : a.id < b.id ? 1 : -1;
 }
 
-export const titleOf = (each: { title: string | null; words?: string | null } | undefined): string =>
-  each?.title || each?.words || "New conversation";
+export const titleOf = (conversation: { title: string | null; words?: string | null } | undefined): string =>
+  conversation?.title || conversation?.words || "New conversation";
 
-export function putListed(...each: Listed[]): void {
+export function putListed(...changed: Listed[]): void {
   const next = new Map(conversations.value);
-  for (const one of each) next.set(one.id, one);
+  for (const conversation of changed) next.set(conversation.id, conversation);
   conversations.value = next;
 }
 
-/** It was deleted here: the stream says so a moment later. */
+/** Remove a conversation that was deleted here. The stream confirms it a moment later. */
 export function dropListed(id: string): void {
-  conversations.value = new Map([...conversations.value].filter(([each]) => each !== id));
+  conversations.value = new Map([...conversations.value].filter(([name]) => name !== id));
 }
 
 function takeList(frame: Frame & { type: "list" }): void {
   const next = new Map(conversations.value);
   if (frame.reset) {
-    // The first page anew. Later pages stay; what would stand within the first and is not there is gone.
-    const lastTime = frame.conversations.reduce((last, each) => (each.updated_at < last ? each.updated_at : last), "~");
-    const sent = new Set(frame.conversations.map((each) => each.id));
-    for (const [id, each] of next) if (!sent.has(id) && !each.archived && each.updated_at >= lastTime) next.delete(id);
+    // The new first page. Later pages stay. A conversation that belongs into the first page and is not in it was deleted.
+    const lastTime = frame.conversations.reduce((last, conversation) => (conversation.updated_at < last ? conversation.updated_at : last), "~");
+    const sent = new Set(frame.conversations.map((conversation) => conversation.id));
+    for (const [id, conversation] of next) if (!sent.has(id) && !conversation.archived && conversation.updated_at >= lastTime) next.delete(id);
   }
-  for (const each of frame.conversations) next.set(each.id, each);
+  for (const conversation of frame.conversations) next.set(conversation.id, conversation);
   for (const id of frame.gone) next.delete(id);
   conversations.value = next;
   listReady.value = true;
 }
 
-/** Pages of the list beyond what the stream gives. */
+/** Loads the pages of the list that the stream does not send. */
 export class Pager {
   private next: string | null | undefined;
   private busy = false;
 
   constructor(private readonly archived: boolean) {}
 
-  /** True if one came: another may follow. */
+  /** Load the next page. Returns true if a page was loaded. */
   async more(): Promise<boolean> {
     if (this.busy || this.next === null) return false;
     this.busy = true;
@@ -183,7 +183,7 @@ export class Pager {
       putListed(...page.conversations);
       return true;
     } catch {
-      return false; // the end of the list is asked for again at the next scroll
+      return false; // the next scroll event tries again
     } finally {
       this.busy = false;
     }
@@ -197,12 +197,12 @@ const LAST_MAX = 100;
 export class View {
   readonly rows = new Rows();
   readonly order = signal<string[]>([]);
-  /** How far the rows are: what stands at this number and before is among them, or above them. */
+  /** The number of the last event in the rows: everything up to it is in the rows or on a page above. */
   readonly at = signal(0);
   readonly ready = signal(false);
   readonly more = signal(false);
   readonly gone = signal(false);
-  /** Bytes of an answer that wait on the server's disk, because the store is away. */
+  /** Bytes of an answer that are saved on the server's disk while the store is not responding. */
   readonly heldBytes = signal(0);
   private signals = new Map<string, Signal<Row>>();
   private loading: Promise<boolean> | null = null;
@@ -218,13 +218,13 @@ export class View {
     return found;
   }
 
-  /** Whether a message that the server took is shown, here or above: its own row is not needed any more. */
+  /** Whether a message that the server accepted is in the rows, or on a page above. */
   has(message: Outgoing): boolean {
     if (message.conversation !== this.id || message.seq === undefined) return false;
     return message.seq <= this.at.value || this.order.value.includes(String(message.seq));
   }
 
-  /** The last row of its kind among the last ones; what waits or grows stands there. */
+  /** The last row that matches, among the last LAST_MAX rows: open rows are always near the end. */
   last(wanted: (row: Row) => boolean): Row | undefined {
     const order = this.order.value;
     for (let n = order.length - 1; n >= Math.max(0, order.length - LAST_MAX); n--) {
@@ -234,10 +234,10 @@ export class View {
     return undefined;
   }
 
-  // Computed, so that a word more of an answer makes nothing else render.
+  // Computed, so that a growing answer renders nothing else.
   readonly streaming = computed(() => this.last((row) => row.kind === "assistant" && row.state === "streaming")?.id ?? null);
   readonly busy = computed(() => this.last((row) => row.state === "streaming" || row.state === "running") !== undefined);
-  /** The last thing that does not wait: a message means that an answer is on its way. */
+  /** The kind of the last row that is not queued. A user message means that an answer is on its way. */
   readonly lastKind = computed(() => this.last((row) => row.state !== "queued" && row.state !== "steering")?.kind);
   readonly todo = computed(() => this.last((row) => row.kind === "tool" && row.name === "todo" && row.state !== "failed")?.id);
   readonly survived = computed(() => this.last((row) => row.kind === "marker" && row.state === "resumed") !== undefined);
@@ -278,7 +278,7 @@ export class View {
     if (order) this.order.value = this.rows.order;
   }
 
-  /** Load the page above. False if there is none, or it did not come. */
+  /** Load the page above. Returns false if there is none, or if the request failed. */
   older(limit = 50): Promise<boolean> {
     this.loading ??= this.loadOlder(limit).finally(() => (this.loading = null));
     return this.loading;
@@ -290,7 +290,7 @@ export class View {
     try {
       const path = conversationPath(this.id, `/rows?before=${next}&limit=${limit}`);
       const page = await call<RowPage>("GET", path);
-      if (this.rows.next !== next) return true; // a snapshot came meanwhile
+      if (this.rows.next !== next) return true; // a snapshot arrived in the meantime
       this.rows.older(page);
       batch(() => this.show([], true));
       return page.rows.length > 0;
@@ -303,7 +303,7 @@ export class View {
 export const view = signal<View | null>(null);
 
 let left: string | null = null;
-/** The conversation that was open last, if it is still there: a new one names it, because leaving is a boundary. */
+/** The conversation that was open last, if it still exists. Leaving it ends a segment for the memory. */
 export const leaving = (): string | null => (left !== null && conversations.peek().has(left) ? left : null);
 effect(() => {
   const next = route.value.conversation;
@@ -317,21 +317,20 @@ export const current = computed(() => conversations.value.get(route.value.conver
 
 /** An answer is being written, or will be. */
 export const running = computed(() => {
-  // Of a sub-agent only its rows are live.
+  // The list does not update a sub-agent; use its rows.
   return (current.value?.running === true && !current.value.parent) || view.value?.busy.value === true;
 });
 
 // -- the connection ------------------------------------------------------------------------------------------------
 
 export const connection = signal<Connection>("connecting");
-/** What the banner says: it lives on for some seconds after the connection came back. */
-/** What the store lacks: an older copy was put back. */
+/** What the store lost, if it is an older copy. */
 export const lacks = signal<Lacks | null>(null);
+/** The state of the banner. "back" stays for some seconds after a reconnect. */
 export const banner = signal<"live" | "lost" | "back">("live");
-/** The conversation in which the plug was pulled. */
+/** The conversation of the tour in which the person killed the server. */
 export const plugged = signal<string | null>(recall("tenax.plugged"));
 export const wasPulled = signal(false);
-export const wasRunning = signal(false);
 
 let tell: (message: ToHub) => void = () => undefined;
 let bannerTimer: ReturnType<typeof setTimeout> | undefined;
@@ -348,7 +347,7 @@ function heard(message: FromHub): void {
   batch(() => {
     if (frame.type === "list") takeList(frame);
     else if (frame.type === "hello") {
-      lacks.value = null; // what the server lacks now, it says again
+      lacks.value = null; // the server reports it again if it still applies
       greeted(frame.version);
     } else if (frame.type === "store") lacks.value = frame.lacks;
     else if ("conversation" in frame && frame.conversation === view.value?.id) view.value.take(frame);
@@ -357,10 +356,10 @@ function heard(message: FromHub): void {
 
 let version = "";
 
-/** The server is another one than this page was made for. */
+/** Offer a reload if the server has another version than before. */
 function greeted(next: string): void {
   if (version !== "" && version !== next)
-    toast("Tenax was updated.", { label: "Load the page again", run: () => location.reload() });
+    toast("Tenax was updated.", { label: "Reload", run: () => location.reload() });
   version = next;
 }
 
@@ -370,7 +369,6 @@ function connected(state: Connection): void {
   clearTimeout(bannerTimer);
   batch(() => {
     connection.value = state;
-    if (state === "lost" && before === "live") wasRunning.value = running.value;
     if (state === "lost") banner.value = "lost";
     else if (state === "live" && banner.value === "lost") {
       banner.value = "back";
@@ -380,7 +378,7 @@ function connected(state: Connection): void {
       }, 6000);
     }
   });
-  if (state === "denied") void loadSetup(); // it says why
+  if (state === "denied") void loadSetup(); // to show the reason
   if (state === "live") {
     void loadSetup();
     void pump(true);
@@ -398,7 +396,7 @@ function connectHub(): void {
   if (typeof SharedWorker === "undefined") return alone();
   try {
     const worker = new SharedWorker(new URL("./worker.ts", import.meta.url), { type: "module", name: "tenax" });
-    worker.onerror = alone; // the script did not load there
+    worker.onerror = alone; // the worker script did not load
     worker.port.onmessage = (event: MessageEvent<FromHub>) => heard(event.data);
     tell = (message) => worker.port.postMessage(message);
     tell({ type: "join", key: recall(KEY) ?? "" });
@@ -414,19 +412,19 @@ export function start(): void {
     const id = route.value.screen === "conversation" ? route.value.conversation : null;
     if (id === (view.peek()?.id ?? null)) return;
     const next = id === null ? null : new View(id);
-    if (next !== null && !ID.test(next.id)) next.gone.value = true; // the server would refuse the whole cursor
+    if (next !== null && !ID.test(next.id)) next.gone.value = true; // an invalid id would make the whole cursor invalid
     view.value = next;
     tell({ type: "watch", conversation: next === null || next.gone.peek() ? null : next.id });
   });
   effect(() => {
     const { screen, conversation } = route.value;
-    const name = { setup: "Setup", memory: "Memory", conversation: conversation === null ? "" : visible(titleOf(current.value)) }[screen];
+    const name = { setup: "Settings", memory: "Memory", conversation: conversation === null ? "" : visible(titleOf(current.value)) }[screen];
     document.title = name === "" ? "Tenax" : `${name.slice(0, 80)} · Tenax`;
   });
   effect(() => {
-    // A message that the server took is shown from here until the stream brings its row.
-    const arrived = outbox.value.filter((each) => view.value?.has(each));
-    if (arrived.length > 0) queueMicrotask(() => arrived.forEach((each) => discard(each.key)));
+    // The outbox shows an accepted message until the stream delivers its row.
+    const arrived = outbox.value.filter((message) => view.value?.has(message));
+    if (arrived.length > 0) queueMicrotask(() => arrived.forEach((message) => discard(message.key)));
   });
   startOutbox({
     opened: (one) => {
@@ -457,7 +455,7 @@ export function start(): void {
   void loadSetup();
 }
 
-/** Of a conversation that is not in the list: it is old, archived or was opened by its address. */
+/** Load the list entry of a conversation that is not in the list: it is old, archived, or was opened by its URL. */
 export async function fetchListed(id: string): Promise<void> {
   try {
     putListed(await call<Listed>("GET", conversationPath(id)));

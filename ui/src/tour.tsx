@@ -1,4 +1,4 @@
-// The tour: a server that is killed in the middle of an answer, and what is still there afterwards.
+// The tour: the server is killed in the middle of an answer, and nothing is lost.
 import { useState } from "preact/hooks";
 import { call } from "./api";
 import { copy } from "./prose";
@@ -16,12 +16,12 @@ export function PullThePlug({ view }: { view: View }) {
       <button type="button" class="danger" onClick={() => void pull()}>
         Pull the plug
       </button>
-      <span>Kills the server with SIGKILL, in the middle of this answer.</span>
+      <span>Kills the server process in the middle of this answer.</span>
     </div>
   );
 }
 
-/** After an answer survived: look at it from elsewhere, and prove that it is all there. */
+/** After the answer survived: open it in a terminal, and verify the stored data. */
 export function TourCard({ view }: { view: View }) {
   const [lines, setLines] = useState<{ ok: boolean; lines: string[] } | null>(null);
   const [busy, setBusy] = useState(false);
@@ -37,8 +37,8 @@ export function TourCard({ view }: { view: View }) {
   };
   return (
     <section class="card" aria-label="After the tour">
-      <h2>It held on.</h2>
-      <p>The server was killed, and nothing you saw is gone. The same conversation in a terminal:</p>
+      <h2>Nothing was lost.</h2>
+      <p>The server was killed, and the conversation is complete. Open it in a terminal:</p>
       <p class="command">
         <code>{command}</code>
         <button type="button" onClick={(event) => void copy(event.currentTarget, command)}>
@@ -46,11 +46,11 @@ export function TourCard({ view }: { view: View }) {
         </button>
       </p>
       <button type="button" class="main" disabled={busy} onClick={() => void prove()}>
-        Prove the store
+        Verify data
       </button>
       {lines !== null && (
         <div role="status" class={lines.ok ? "proof" : "proof bad"}>
-          <p>{lines.ok ? "The store proves itself." : "The store has a fault."}</p>
+          <p>{lines.ok ? "All data verified." : "The verification found problems."}</p>
           <ul>
             {lines.lines.map((line, n) => (
               <li key={n}>{line}</li>

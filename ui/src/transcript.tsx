@@ -1,4 +1,4 @@
-// The transcript: follows its end while the person is there, loads upwards without jumping, and finds a search hit.
+// The transcript: follows its end while the person is there, loads older rows without jumping, and scrolls to a search hit.
 import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { outbox, type Outgoing } from "./outbox";
@@ -13,7 +13,7 @@ const HIT_PAGES_MAX = 25;
 const HIT_PAGE = 200;
 const NEAR_PX = 60;
 
-/** What is announced to who listens instead of looks: answers, when they are complete. */
+/** The text for screen readers: each answer, when it is complete. */
 const spoken = signal("");
 
 const atEnd = signal(true);
@@ -27,7 +27,7 @@ const sizesOf = (box: HTMLElement | null) => ({ top: box?.scrollTop ?? 0, height
 /** Messages of this conversation that are not in its rows yet. */
 export function unsentOf(conversation: string | null, view: View | null): Outgoing[] {
   const order = view?.order.value ?? [];
-  const taken = new Set<string>(); // a row stands for one message, even if two say the same
+  const taken = new Set<string>(); // a row matches one message, even if two have the same text
   return outbox.value.filter((message) => {
     if (message.conversation !== conversation) return false;
     if (view === null) return true;
@@ -49,7 +49,7 @@ async function loadAbove(box: HTMLElement, view: View, limit?: number): Promise<
   let anchor: Element | null = null;
   let top = 0;
   const stop = view.order.subscribe(() => {
-    // Before Preact renders: where does the first row stand now?
+    // Before Preact renders: note the position of the first row.
     anchor ??= box.querySelector("[data-row]");
     top = anchor?.getBoundingClientRect().top ?? 0;
   });
@@ -73,7 +73,7 @@ async function showHit(box: HTMLElement, view: View, hit: { seq: number; role: s
   const element = box.querySelector(`[data-row="${CSS.escape(id)}"]`);
   letGo();
   element?.scrollIntoView({ block: "center" });
-  // Rows around it take their true heights only now.
+  // The rows around it have their final heights only now.
   requestAnimationFrame(() => element?.scrollIntoView({ block: "center" }));
   return id;
 }
@@ -100,7 +100,7 @@ export function Transcript({ view }: { view: View }) {
     const observer = new ResizeObserver(settle);
     observer.observe(content);
     observer.observe(scroller);
-    // What gives way and comes back within a frame moves the page too: it is put right before the scroll event tells of it.
+    // An element that shrinks and grows within a frame also moves the page: correct the position before the scroll event arrives.
     const changed = new MutationObserver(settle);
     changed.observe(scroller, { childList: true, characterData: true, attributes: true, subtree: true });
     return () => {
@@ -113,14 +113,14 @@ export function Transcript({ view }: { view: View }) {
     hitRow.value = null;
     if (hit === null || !view.ready.value || box.current === null) return;
     const letGo = () => void (follows.current = false);
-    letGo(); // and again when it is there: what comes in above moves the page too
+    letGo(); // and again when the hit is loaded, because rows that arrive above move the page too
     void showHit(box.current, view, hit, letGo).then((id) => {
-      if (id === null) toast("That message is too far up to show here. Scroll up to load more.");
+      if (id === null) toast("That message is further up. Scroll up to load it.");
       hitRow.value = id;
     });
-  }, [view, hit, view.ready.value]); // a hit that is chosen again is another one
+  }, [view, hit, view.ready.value]); // the same hit chosen again is a new object, so the effect runs again
 
-  // One's own message: go where the answer will be.
+  // After sending, scroll to where the answer will appear.
   const unsent = unsentOf(view.id, view);
   useLayoutEffect(() => {
     if (unsent.length > 0) follows.current = true;
@@ -134,8 +134,8 @@ export function Transcript({ view }: { view: View }) {
     if (scroller === null) return;
     const near = isNearEnd(scroller);
     const [before, now] = [seen.current, sizesOf(scroller)];
-    // Upwards in what is as it was goes only the person, and be it a finger's first pixel: that is the wish to stay.
-    // What shrinks and grows moves too, and that is none, even if it is as tall as before in the end.
+    // If nothing changed its size, only the person can scroll up, even by one pixel: stop following the end.
+    // Content that shrinks and grows moves the page too. That is not the person, even if the final height is the same.
     const same = now.height === before.height && now.room === before.room;
     if (now.top >= before.top) follows.current ||= near;
     else if (same) follows.current = false;
@@ -179,7 +179,7 @@ export function Transcript({ view }: { view: View }) {
           {waiting && <Dots />}
           {view.heldBytes.value > 0 && (
             <p class="status" role="status">
-              The store is away. {bytes(view.heldBytes.value)} of the answer are held on the server's disk until it is back.
+              The database is not responding. {bytes(view.heldBytes.value)} of the answer are saved on the server's disk until it is back.
             </p>
           )}
           <TourCard view={view} />

@@ -1,4 +1,4 @@
-// The words of the server's HTTP contract, as the page reads them.
+// The types of the HTTP API, as the page uses them.
 
 export interface Row {
   id: string;
@@ -19,19 +19,19 @@ export interface Row {
   erased?: boolean;
   parts?: { type?: string; name?: string; media_type?: string; blob?: string; height?: number }[];
   model?: string;
-  /** What was done with a fact: added, replaced or removed. */
+  /** The change of a fact: added, replaced or removed. */
   action?: string;
   by?: string;
   fact?: string;
   version?: number;
   /** The turn that changed files. */
   of?: string;
-  /** The conversation of the sub-agent, and whether somebody is asked something there. */
+  /** The conversation of the sub-agent, and whether it waits for an answer of the person. */
   child?: string;
   child_asks?: boolean;
 }
 
-/** Rows in their order, and the messages that wait. `next` is where the page above ends. */
+/** A page of rows, and the queued messages. `next` is the end of the page above. */
 export interface RowPage {
   rows: Row[];
   waiting: Row[];
@@ -55,7 +55,7 @@ export interface Listed {
   archived: boolean;
   running: boolean;
   temporary?: boolean;
-  /** The conversation whose sub-agent works here. */
+  /** The parent conversation, if this is a sub-agent. */
   parent?: string | null;
 }
 
@@ -94,7 +94,7 @@ export interface Hit {
   at: string;
 }
 
-/** A version of something that is remembered. */
+/** A version of a memory. */
 export interface Fact {
   id: string;
   version: number;
@@ -109,24 +109,24 @@ export interface Fact {
   scope: string | null;
 }
 
-/** What was decided for all calls of a kind. Both patterns are as a shell's. */
+/** A rule for tools. Both patterns use shell wildcards. */
 export interface Rule {
   verdict: "allow" | "deny";
   tool: string;
   touches: string;
 }
 
-/** A question of a tool, and the patterns that may be allowed in this conversation, or always by a rule. */
+/** An approval, and the patterns that can be allowed in this conversation, or always with a rule. */
 export interface Question {
   message: number;
   call: string;
   conversation: string[];
   always: string[];
-  /** What each pattern leaves open; empty for the exact call. */
+  /** What each pattern covers beyond the exact call; empty for the exact call. */
   notes: string[];
 }
 
-/** A memory beside the built-in one. */
+/** An external memory provider. */
 export interface Provider {
   provider: string;
   problem: string;
@@ -135,11 +135,11 @@ export interface Provider {
   busy_seconds: number;
   error: string;
   rests_seconds: number;
-  /** What it could not take. `at` is microseconds since 1970. */
+  /** Failed deliveries. `at` is in microseconds since 1970. */
   letters: { conversation: string; seq: number; error: string; at: number }[];
 }
 
-/** What was uploaded for a message. */
+/** An uploaded attachment. */
 export interface Attached {
   blob: string;
   name: string;
@@ -147,10 +147,10 @@ export interface Attached {
   bytes: number;
 }
 
-/** How a message goes in while an answer is being written. */
+/** How a message affects an answer that is being written. */
 export type How = "queue" | "steer" | "interrupt" | "take over";
 
-/** What the store had stored and lacks now: an older copy was put back. */
+/** What the store lost, because it is an older copy. */
 export interface Lacks {
   messages: number;
   events: number;
@@ -158,7 +158,7 @@ export interface Lacks {
   to: string;
 }
 
-/** What comes down the event stream. */
+/** A frame of the event stream. */
 export type Frame =
   | { type: "hello"; incarnation: string; version: string }
   | { type: "list"; conversations: Listed[]; gone: string[]; reset: boolean }
@@ -171,7 +171,7 @@ export type Frame =
 
 export type Connection = "connecting" | "live" | "lost" | "denied";
 
-/** What a tab tells the hub, and what the hub tells a tab. */
+/** Messages from a tab to the hub, and from the hub to a tab. */
 export type ToHub =
   | { type: "join"; key: string }
   | { type: "key"; key: string }

@@ -1,4 +1,4 @@
-// How things are said: verbs of tools, states of turns, times and sizes. Pure.
+// Wording: verbs of tools, states of turns, times and sizes. Pure functions.
 import type { Fact, Lacks, Provider, Row } from "./types";
 
 /** to do, doing, done */
@@ -19,7 +19,7 @@ const VERBS: Record<string, [string, string, string]> = {
   web: ["fetch", "Fetching", "Fetched"],
   ask: ["ask", "Asking", "Asked"],
   remember: ["remember", "Remembering", "Remembered"],
-  delegate: ["hand on", "Handed on", "Handed on"],
+  delegate: ["run a sub-agent:", "Sub-agent:", "Sub-agent:"],
 };
 const SUBJECTS = ["path", "file", "command", "query", "pattern", "url", "name", "text", "words", "question", "task"];
 
@@ -32,11 +32,11 @@ export function parseArguments(text: string | undefined): Record<string, unknown
   }
 }
 
-/** What a tool's card says in one line: `Wrote`, `notes.txt`. */
+/** The one-line summary on a tool's card: `Wrote`, `notes.txt`. */
 export function toolWords(row: Row): { verb: string; subject: string } {
   const name = row.name ?? "";
   const args = parseArguments(row.arguments) ?? {};
-  const found = SUBJECTS.map((each) => args[each]).find((each) => typeof each === "string" && each !== "");
+  const found = SUBJECTS.map((subject) => args[subject]).find((value) => typeof value === "string" && value !== "");
   const known = VERBS[name.split(/[_.\-/ ]/)[0]?.toLowerCase() ?? ""];
   const [todo, doing, done] = known ?? ["use", "Using", "Used"];
   const first = typeof found === "string" ? (found.split("\n")[0] ?? "").slice(0, 120) : "";
@@ -46,60 +46,73 @@ export function toolWords(row: Row): { verb: string; subject: string } {
     {
       waiting: `About to ${todo}`,
       asks: `Wants to ${todo}`,
-      approved: `May ${todo}`,
+      approved: `Allowed: ${todo}`,
       running: doing,
       done,
       ok: done,
       failed: `Could not ${todo}`,
-      denied: name === "ask" ? "Got no answer:" : `Was not allowed to ${todo}`,
+      denied: name === "ask" ? "No answer:" : `Denied: ${todo}`,
       unknown: `Outcome unknown: ${todo}`,
       skipped: `Did not ${todo}`,
     }[row.state ?? ""] ?? `${done} (${row.state})`;
   return { verb, subject: visible(subject) };
 }
 
+/** How the server marks where a command runs, before the command itself. The card shows the command already. */
+const PLACES: [string, string][] = [
+  ["in the sandbox: ", "Runs in the sandbox, without network access."],
+  ["with network: ", "Runs in the sandbox, with network access."],
+  ["WITHOUT A SANDBOX: ", "Runs WITHOUT A SANDBOX."],
+];
+
+/** What a tool call affects, as a sentence. */
+export function targetWords(touches: string): string {
+  if (touches === "") return "Tenax asks before it does this.";
+  return PLACES.find(([mark]) => touches.startsWith(mark))?.[1] ?? `Target: ${visible(touches)}`;
+}
+
 export const MARKERS: Record<string, string> = {
   stopped: "Stopped.",
-  failed: "This turn failed.",
-  pending: "Interrupted. Looking for what was written…",
-  recovered: "Interrupted. What was written stands above.",
-  neutral: "Interrupted. Nothing more was recovered.",
-  resumed: "Interrupted, and went on below.",
+  failed: "Something went wrong.",
+  pending: "Interrupted. Recovering the answer…",
+  recovered: "Interrupted. The text above was recovered.",
+  neutral: "Interrupted. No further text was recovered.",
+  resumed: "Interrupted. Answer regenerated below.",
 };
 
-/** What a row about the memory says before the fact. */
+/** The label of a memory row, before its text. */
 export const NOTED: Record<string, string> = {
   added: "Remembered:",
-  replaced: "Changed what it remembers:",
+  replaced: "Updated memory:",
   removed: "Forgot:",
 };
 
-/** Who told or changed a fact. */
-export const BY: Record<Fact["by"], string> = { person: "You", model: "The model", review: "A review", import: "An import" };
+/** Who added or changed a fact. */
+export const BY: Record<Fact["by"], string> = { person: "You", model: "The model", review: "Memory review", import: "Import" };
 
 const count = (number: number, one: string, many: string): string[] => (number === 0 ? [] : [`${number} ${number === 1 ? one : many}`]);
 
-/** How far a provider is, in a sentence. */
-export function providerWords(each: Provider): string {
-  if (each.problem !== "") return `Not used. ${each.problem}`;
-  const behind = [...count(each.behind, "turn", "turns"), ...count(each.owed, "end of a conversation", "ends of conversations")];
-  const said = behind.length === 0 ? ["Up to date."] : [`${behind.join(" and ")} behind.`];
-  if (each.busy_seconds >= 1) said.push(`Busy for ${Math.round(each.busy_seconds)} s.`);
-  if (each.rests_seconds > 0) said.push(`It is tried again in ${Math.ceil(each.rests_seconds)} s.`);
+/** The state of a memory provider, as a sentence. */
+export function providerWords(provider: Provider): string {
+  if (provider.problem !== "") return `Not used. ${provider.problem}`;
+  const behind = [...count(provider.behind, "turn", "turns"), ...count(provider.owed, "ended conversation", "ended conversations")];
+  const said = behind.length === 0 ? ["Up to date."] : [`Behind by ${behind.join(" and ")}.`];
+  if (provider.busy_seconds >= 1) said.push(`Busy for ${Math.round(provider.busy_seconds)} s.`);
+  if (provider.rests_seconds > 0) said.push(`Next try in ${Math.ceil(provider.rests_seconds)} s.`);
   return said.join(" ");
 }
 
-/** Characters that change how others look (direction, zero width, control), made visible: nothing hides in a file name. */
+/** Escape characters that are invisible or change how others look (control, zero width, direction), so that nothing hides in a file name. */
 export function visible(text: string): string {
   return text.replace(
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
-    (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`,
+    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );
 }
 
 const DAY_MS = 86_400_000;
 
-/** The heading under which a conversation stands in the list. */
+/** The heading of a conversation in the list. */
 export function ageOf(time: string, now: Date = new Date()): string {
   const then = new Date(time);
   const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
@@ -121,20 +134,20 @@ export function bytes(count: number): string {
   return count < 1_000_000 ? `${(count / 1000).toFixed(1)} KB` : `${(count / 1_000_000).toFixed(1)} MB`;
 }
 
-/** A text cut into pieces that are marked or not, for the words of a search. */
+/** Split a text at the words of a search. `hit` marks the pieces to highlight. */
 export function marked(text: string, query: string): { text: string; hit: boolean }[] {
-  const words = query.split(/\s+/).filter((each) => each.length > 1);
+  const words = query.split(/\s+/).filter((word) => word.length > 1);
   if (words.length === 0) return [{ text, hit: false }];
-  const pattern = words.map((each) => each.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
+  const pattern = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
   const pieces = text.split(new RegExp(`(${pattern})`, "gi"));
-  return pieces.map((each, n) => ({ text: each, hit: n % 2 === 1 })).filter((each) => each.text !== "");
+  return pieces.map((piece, n) => ({ text: piece, hit: n % 2 === 1 })).filter((piece) => piece.text !== "");
 }
 
-/** What is said while the store lacks what it had stored. */
+/** The banner while the store lacks events that it had stored. */
 export function lacksWords(lacks: Lacks, now: Date = new Date()): string {
-  const to = lacks.to === "" ? "is empty" : `was put back to ${shortTime(new Date(lacks.to), now)}`;
+  const to = lacks.to === "" ? "is empty" : `is an older copy from ${shortTime(new Date(lacks.to), now)}`;
   const count = lacks.messages > 0 ? lacks.messages : lacks.events;
   const what = `${count} ${lacks.messages > 0 ? "message" : "event"}${count === 1 ? " is" : "s are"} missing`;
   const missing = lacks.conversations > 0 ? `: ${what}` : "";
-  return `The store ${to}${missing}. Nothing new is stored until a newer copy is restored, or the loss is accepted: tenax doctor --accept`;
+  return `The store ${to}${missing}. Nothing new is saved until you restore a newer copy or accept the loss: tenax doctor --accept`;
 }

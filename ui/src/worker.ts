@@ -1,4 +1,4 @@
-// The SharedWorker: the hub, with the ports of tabs.
+// The SharedWorker: runs the hub, and connects the ports of tabs.
 import { Hub, type Port } from "./hub";
 import type { FromHub, ToHub } from "./types";
 

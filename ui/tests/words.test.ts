@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { Row } from "../src/types";
-import { ageOf, lacksWords, marked, providerWords, toolWords, visible } from "../src/words";
+import { ageOf, lacksWords, marked, providerWords, targetWords, toolWords, visible } from "../src/words";
 
 const tool = (state: string, name: string, args: object): Row => ({
   id: "1:a",
@@ -20,6 +20,13 @@ it("a tool's card says what it does in words", () => {
   expect(toolWords({ ...tool("running", "read_file", {}), arguments: "not json" }).subject).toBe("read_file");
 });
 
+it("a command says where it runs, and anything else what it affects", () => {
+  expect(targetWords("in the sandbox: ls -la")).toBe("Runs in the sandbox, without network access.");
+  expect(targetWords("with network: curl example.org")).toBe("Runs in the sandbox, with network access.");
+  expect(targetWords("WITHOUT A SANDBOX: ls")).toBe("Runs WITHOUT A SANDBOX.");
+  expect(targetWords("notes/a.txt")).toBe("Target: notes/a.txt");
+});
+
 it("nothing hides in a file name", () => {
   expect(visible("a\u202egpj.exe")).toBe("a\\u202egpj.exe");
   expect(visible("two\nlines\tand a tab")).toBe("two\nlines\tand a tab");
@@ -33,25 +40,25 @@ it("the words of a search are marked, and only as text", () => {
   ]);
 });
 
-it("a conversation stands under its age", () => {
+it("the list groups conversations by age", () => {
   const now = new Date(2026, 10, 15, 12);
   const at = (day: number) => new Date(2026, 10, day, 9).toISOString();
   expect([15, 14, 11, 1].map((day) => ageOf(at(day), now))).toEqual(["Today", "Yesterday", "This week", "Earlier"]);
 });
 
-it("how far a provider is, is a sentence", () => {
+it("the state of a memory provider is a sentence", () => {
   const fresh = { provider: "p", problem: "", behind: 0, owed: 0, busy_seconds: 0, error: "", rests_seconds: 0, letters: [] };
   expect(providerWords(fresh)).toBe("Up to date.");
   expect(providerWords({ ...fresh, behind: 1, owed: 2, rests_seconds: 29.1 })).toBe(
-    "1 turn and 2 ends of conversations behind. It is tried again in 30 s.",
+    "Behind by 1 turn and 2 ended conversations. Next try in 30 s.",
   );
   expect(providerWords({ ...fresh, problem: "It is not installed.", behind: 3 })).toBe("Not used. It is not installed.");
 });
 
-it("a store that was put back says what is missing and what to do", () => {
+it("the banner of an older store says what is missing and what to do", () => {
   const now = new Date("2026-11-16T12:00:00Z");
   const lacks = { messages: 2, events: 9, conversations: 1, to: "2026-11-14T12:00:00Z" };
-  expect(lacksWords(lacks, now)).toMatch(/^The store was put back to .*14.*: 2 messages are missing\. .*tenax doctor --accept$/);
+  expect(lacksWords(lacks, now)).toMatch(/^The store is an older copy from .*14.*: 2 messages are missing\. .*tenax doctor --accept$/);
   expect(lacksWords({ ...lacks, messages: 0, events: 1 }, now)).toContain(": 1 event is missing.");
   expect(lacksWords({ ...lacks, messages: 0, events: 0, conversations: 0, to: "" }, now)).toMatch(/^The store is empty\. /);
 });

@@ -1,7 +1,7 @@
-"""The agent: how a message becomes an answer, and what is kept between two of them.
+"""The agent: answers messages, and keeps state between messages.
 
-The names are loaded when they are first used, because some of them live in
-`tenax.compat`, which is built on the modules of this package.
+Names are imported at first use, because some live in `tenax.compat`, and `tenax.compat` imports the modules of the
+package.
 """
 
 from importlib import import_module

@@ -1,8 +1,9 @@
-"""What may go with a message besides words: text, pictures and PDFs, each told by its bytes and by nothing else.
+"""Attachments of a message: text, pictures and PDFs. Only the bytes decide about the type.
 
-Bytes are a blob of the store before a message names them, and are judged again when one does: neither a name nor what a
-browser claims is believed. The text of a PDF is taken out by a process of its own, which has no environment, little time
-and little memory; it is a blob too, so what a model was shown stays the same whatever becomes of the library.
+The bytes are stored as a blob before a message names them, and are checked again when a message does. Neither the file
+name nor the type claimed by a browser is trusted. A separate process extracts the text of a PDF, with an empty
+environment and limits on time and memory. The extracted text is stored as a blob too, so the text shown to a model
+stays the same if the PDF library changes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tenax.concurrency import python_module
 from tenax.errors import InvalidInput, TooLarge, ToolFailed
 from tenax.parts import Extracted, File, Image
 from tenax.text import clean_name
@@ -35,11 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["BYTES_MAX", "COUNT_MAX", "Attachments", "judge", "read_file"]
 
-COUNT_MAX: Final = 10  # with one message
+# Attachments per message.
+COUNT_MAX: Final = 10
 TEXT_BYTES_MAX: Final = 1 << 20
 PICTURE_BYTES_MAX: Final = 5 << 20
 PIXELS_MAX: Final = 8000
-BYTES_MAX: Final = 20 << 20  # of a PDF, which is the largest of all
+# Bytes of a PDF, the largest kind of attachment.
+BYTES_MAX: Final = 20 << 20
 PDF_SECONDS_MAX: Final = 20
 PDF_MEMORY_MAX: Final = 768 << 20
 PDF_CHARS_MAX: Final = 400_000
@@ -49,7 +53,10 @@ _PDF: Final = "application/pdf"
 
 
 def judge(name: str, data: bytes) -> Image | File:
-    """What these bytes are as a part of a message; InvalidInput says why they cannot be one."""
+    """Return the bytes as a part of a message.
+
+    Raises `InvalidInput` with the reason if the bytes are not acceptable, and `TooLarge` if they are too many.
+    """
     name, blob = clean_name(name), hashlib.sha256(data).hexdigest()
     for mark, kind, measure in _PICTURES:
         if mark.match(data):
@@ -94,13 +101,13 @@ _little: Final = partial(int.from_bytes, byteorder="little")
 
 
 def _jpeg(data: bytes) -> tuple[int, int]:
-    """The size stands in the frame's header, behind as many other segments as there are."""
+    """Return the width and height from the frame header. Any number of segments may precede the header."""
     at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:  # noqa: PLR2004  (every segment begins so)
+    while at + 9 <= len(data) and data[at] == 0xFF:  # noqa: PLR2004  (every segment starts with 0xFF)
         marker = data[at + 1]
         if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:  # noqa: PLR2004
             return _big(data[at + 7 : at + 9]), _big(data[at + 5 : at + 7])
-        at += 1 if marker == 0xFF else 2 + _big(data[at + 2 : at + 4])  # noqa: PLR2004  (it may be padded)
+        at += 1 if marker == 0xFF else 2 + _big(data[at + 2 : at + 4])  # noqa: PLR2004  (segments may be padded)
     return 0, 0
 
 
@@ -119,7 +126,7 @@ _PICTURES: Final[
     tuple[tuple[re.Pattern[bytes], str, Callable[[bytes], tuple[int, int]]], ...]
 ] = (
     (
-        re.compile(rb"\x89PNG\r\n\x1a\n"),
+        re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR", re.DOTALL),
         "image/png",
         lambda data: (_big(data[16:20]), _big(data[20:24])),
     ),
@@ -129,29 +136,37 @@ _PICTURES: Final[
         lambda data: (_little(data[6:8]), _little(data[8:10])),
     ),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg", _jpeg),
-    (re.compile(rb"RIFF.{4}WEBPVP8[ LX]", re.DOTALL), "image/webp", _webp),
+    # The width and the height of a shorter file would be read as 1.
+    (
+        re.compile(rb"RIFF.{4}WEBPVP8(?:L.{9}|[ X].{14})", re.DOTALL),
+        "image/webp",
+        _webp,
+    ),
 )
 
 
 class Attachments:
-    """One user's. What is put here and named by no message is collected after a day."""
+    """The attachments of a user. A blob that no message names is deleted after a day."""
 
     def __init__(self, journal: AsyncJournal) -> None:
         self._journal = journal
         self._texts: dict[str, Extracted] = {}
-        """Of PDFs that were read lately, by hash."""
+        """Extracted texts of recently read PDFs, by hash of the PDF."""
         self._reading = asyncio.Semaphore(PDFS_AT_ONCE)
 
     async def put(self, name: str, data: bytes) -> Image | File:
-        """Store these bytes, and say what they are. The same bytes again are the same blob."""
-        part = await self._journal.apart(partial(judge, name, data))
+        """Store the bytes and return their part. Storing the same bytes again yields the same blob."""
+        part = await self._journal.threads.run(partial(judge, name, data))
         if isinstance(part, File) and part.media_type == _PDF:
             part = msgspec.structs.replace(part, text=await self._text(part, data))
         await self._journal.put_blob(data)
         return part
 
     async def named(self, blob: str, name: str) -> Image | File:
-        """What was put earlier, for a message. Only this user's blobs are found."""
+        """Return the part of an earlier upload, for a message. Only blobs of the user are found.
+
+        Raises `InvalidInput` if the blob is gone.
+        """
         data = await self._journal.get_blob(blob)
         if data is None:
             raise InvalidInput(
@@ -175,22 +190,24 @@ class Attachments:
 
 
 def read_file(path: Path, folder: Path) -> bytes:
-    """Return the bytes of a regular file, for who attaches it in a terminal.
+    """Return the bytes of a regular file to attach from a terminal.
 
-    `folder` is the tools' folder, where a command may put a link in the place of a file: no link in it is followed.
+    `folder` is the tools' folder. A command may replace a file in it by a link, so links inside the folder are not
+    followed. Raises `InvalidInput` if the file cannot be attached.
     """
     try:
         path = path.expanduser()
         with _opened(path, folder) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise InvalidInput(f"{path} is no file.")
-            # whatever is longer is refused for being too long
+            # One byte more than the limit is enough to refuse a longer file.
             return file.read(BYTES_MAX + 1)
     except (
         RuntimeError,
         FileNotFoundError,
         IsADirectoryError,
-    ):  # also ~somebody, who has no home here
+    ):
+        # `RuntimeError` means `~name` of an unknown user.
         raise InvalidInput(f"{path} is no file.") from None
     except ToolFailed as error:
         raise InvalidInput(f"{path} is not attached: {error}") from error
@@ -210,10 +227,9 @@ def _opened(path: Path, folder: Path) -> IO[bytes]:
 
 
 async def _taken_out(name: str, data: bytes) -> str:
-    """The text of a PDF, read by another process, which is ended however it goes."""
+    """Return the text of a PDF. A separate process reads the PDF and is killed if it is still running at the end."""
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    # -P: nothing is imported from where we are
-    command = (sys.executable, "-P", "-m", "tenax.agent.attachments")
+    command = python_module("tenax.agent.attachments")
     how: dict[str, Any] = {
         "stdin": pipe,
         "stdout": pipe,
@@ -252,13 +268,17 @@ async def _taken_out(name: str, data: bytes) -> str:
 
 
 def _take_out(data: bytes) -> str | None:
-    """In the process of its own: what it is allowed is little, before the library is even there. None: it is locked."""
+    """Extract the text of a PDF, inside the separate process. Return `None` if a password is needed.
+
+    Resource limits are set before the PDF library is imported.
+    """
     logging.disable()
     for kind, most in ((resource.RLIMIT_AS, PDF_MEMORY_MAX), (resource.RLIMIT_CPU, PDF_SECONDS_MAX),
                        (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):  # fmt: skip
-        with contextlib.suppress(ValueError, OSError):  # not every system has each
+        # Not every system has all of the limits.
+        with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (most, most))
-    import pypdf  # noqa: PLC0415  (only here, behind the limits)
+    import pypdf  # noqa: PLC0415  (imported only here, after the limits are set)
 
     reader = pypdf.PdfReader(io.BytesIO(data))
     if reader.is_encrypted and not reader.decrypt(""):

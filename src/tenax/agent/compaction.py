@@ -1,8 +1,8 @@
-"""Compaction: a summary stands for the older part of a conversation, and everything stays readable.
+"""Compaction: replace the older part of the context by a summary. The journal keeps every message readable.
 
-The commit is conditional (`SessionDB.rotate`): two that compact at once make one child, with or without the compression
-lock, which only saves paying for the same summary twice. Every outcome is a value, the caller's messages are never lost,
-and a try that did not make the context smaller is not made again until something has changed.
+The commit is conditional (`Rotations.commit`): two concurrent compactions create one child segment, with or without the
+compression lock. The lock only avoids paying for the same summary twice. Every outcome is a value, and the caller's
+messages are never lost. A try that did not shrink the context is not repeated until something has changed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import msgspec
 
 from tenax.agent.history import History
 from tenax.agent.loop import Agent, Run
-from tenax.compat.sessions import Compacted as Rotated
-from tenax.compat.sessions import SessionDB
+from tenax.agent.rotation import Rotated, Rotations, Summary
 from tenax.errors import OutcomeUnknown, StoreUnavailable
 from tenax.events import CUT_SHORT, ContextKept, ModelUsed
 from tenax.journal import Journal
@@ -30,7 +29,7 @@ from tenax.journal.aio import AsyncJournal
 from tenax.models.base import Answer, Failure, Model, Words
 from tenax.models.render import contents_of, spelled_out
 from tenax.parts import File, Image, Part, Text, ToolResult, text_of
-from tenax.text import fence
+from tenax.text import quote
 from tenax.tools.todo import with_list
 from tenax.views.context import TRIMMED_CHARS, Context, Message, Placed
 
@@ -48,17 +47,19 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 FULL = 0.8
-"""How full a context may be before it is made smaller."""
+"""Fraction of the context limit at which a compaction starts."""
 TAIL = 0.25
-"""How much of it stays word for word."""
+"""Fraction of the context limit that stays word for word."""
 KEEP_MESSAGES = 4
 SUMMARY_CHARS_MAX = 24_000
 _PICTURE_TOKENS_MAX = 1600
 _KEPT_CHARS_MAX = 2000
 _CLIPPED_CHARS_MIN = 256
-_STILL_LONG = "The conversation was summarised, and is still nearly as long as the model can take."
-_NOTHING = "The conversation is nearly as long as the model can take, and nothing in it could be summarised."
-NO_SHORTER = "The summary is no shorter than what it would stand for."
+_STILL_LONG = (
+    "The conversation was summarised but still nearly fills the context of the model."
+)
+_NOTHING = "The conversation nearly fills the context of the model, and nothing in it could be summarised."
+NO_SHORTER = "The summary is not shorter than the messages that it would replace."
 _SECRET = re.compile(
     r"\b(?:sk|pk|rk)-[\w-]{16,}|\bgh[pousr]_\w{20,}|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b"
 )
@@ -74,14 +75,14 @@ Use short headed lists. Do not answer anything and do not address the person: on
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it. `messages` and `session_id` are what the caller goes on with."""
+    """The outcome of a compaction. The caller continues with `messages` and `session_id`."""
 
     messages: list[Any]
     session_id: str
 
     @property
     def said(self) -> str:
-        """What became of it, in a sentence for the person."""
+        """The outcome in a sentence for the person. By default, this is the docstring of the class."""
         return type(self).__doc__ or ""
 
 
@@ -94,42 +95,45 @@ class Compacted(Outcome, frozen=True, kw_only=True):
 
     @property
     def said(self) -> str:
-        return f"The context is a summary and the last messages now: {self.tokens_before:,} tokens became {self.tokens_after:,}."
+        return f"Compacted: {self.tokens_before:,} tokens became {self.tokens_after:,}."
 
 
 class Superseded(Outcome, frozen=True, kw_only=True):
-    """Somebody else compacted or edited it meanwhile."""
+    """The conversation was compacted or edited elsewhere in the meantime."""
 
     by: str | None
 
 
 class Busy(Outcome, frozen=True, kw_only=True):
-    """Somebody else is at it. No model was asked."""
+    """This conversation is already being compacted."""
 
 
 class CoolingDown(Outcome, frozen=True, kw_only=True):
-    """It was tried before, and nothing has changed since."""
+    """Compacting failed before, and nothing has changed since."""
 
 
 class Aborted(Outcome, frozen=True, kw_only=True):
-    """It did not work, and everything is as it was."""
+    """Compacting failed. Nothing was changed."""
 
     why: str
 
     @property
     def said(self) -> str:
-        return f"It did not work, and everything is as it was: {self.why}"
+        return f"Compacting failed, and nothing was changed. {self.why}"
 
 
 class NothingToDo(Outcome, frozen=True, kw_only=True):
-    """There is nothing that a summary could stand for."""
+    """Nothing to compact yet."""
 
 
 def acquire_lock(db: Any, session_id: str, holder: str) -> bool | None:  # noqa: ANN401
-    """True: held. False: somebody else has it. None: there is no lock to be had, and progress does not wait for it."""
+    """Return `True` if the lock was acquired and `False` if another holder has the lock.
+
+    Return `None` if there is no usable lock. Compaction then proceeds without the lock.
+    """
     try:
         return bool(db.try_acquire_compression_lock(session_id, holder))
-    except Exception as error:  # noqa: BLE001  (missing, broken, of another version: all the same)
+    except Exception as error:  # noqa: BLE001  (a missing, broken or incompatible lock is handled the same way)
         log.warning(
             "The compression lock cannot be used (%s); going on without it. Restart Tenax so that all of it is of one version.",
             error,
@@ -141,7 +145,7 @@ def acquire_lock(db: Any, session_id: str, holder: str) -> bool | None:  # noqa:
 def release_lock(db: Any, session_id: str, holder: str) -> None:  # noqa: ANN401
     try:
         db.release_compression_lock(session_id, holder)
-    except Exception as error:  # noqa: BLE001  (it runs out by itself)
+    except Exception as error:  # noqa: BLE001  (the lock expires by itself)
         log.warning(
             "The compression lock was not given back: %s",
             error,
@@ -150,18 +154,20 @@ def release_lock(db: Any, session_id: str, holder: str) -> None:  # noqa: ANN401
 
 
 def redacted(text: str) -> str:
-    """The same without anything that looks like a key."""
+    """Return the text with everything that looks like a key replaced."""
     last = 0
     for end in _KEY_END.finditer(text):
         last = end.end()
-    # After the last end, every begin would look for one through all the rest.
+    # After the last end line, every begin line would search through the whole rest of the text.
     text = _KEY.sub("[redacted]", text[:last]) + text[last:]
     return _SECRET.sub("[redacted]", text)
 
 
 def cut_index(roles: Sequence[str], keep: int) -> int:
-    """Where the part that stays begins: never between a call and its result, and not after the last user message, unless
-    that is the beginning of a long work: the summary then stands for it too.
+    """Return the index at which the part to keep starts.
+
+    The cut never separates a call from its result. The cut comes before the last user message, unless that message
+    starts a long piece of work; the summary then covers the message too.
     """
     cut = max(0, len(roles) - max(0, keep))
     users = [n for n, role in enumerate(roles) if role == "user"]
@@ -181,23 +187,28 @@ class Compactor:
         must_keep: Callable[[list[dict[str, Any]]], Awaitable[str]],
         compacted: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._db = SessionDB(journal=journal)
+        self._rotations = Rotations(journal)
         self._must_keep = must_keep
-        """What memories want a summary of these messages to hold."""
+        """Callback that returns the text that memory providers want in a summary of the given messages."""
         self._compacted = compacted
-        """Told of every stretch that ended so."""
+        """Callback for every segment ended by a compaction."""
 
     async def make_room(self, run: Run) -> bool:
-        """Compact if the context is nearly full. True if it is another one now, or the run has to look again."""
+        """Compact if the context is nearly full.
+
+        Return `True` if the context has changed or if the run has to check again.
+        """
         context, overflowed = run.history.context, bool(run.overflow)
         limit = run.overflow or run.model.context
-        if run.overflow == 1:  # the provider did not say how much it takes
+        # The provider did not say how large its context is.
+        if run.overflow == 1:
             limit = max(1, used(context) // 2)
         if limit is None or not (
             overflowed or (not context.kept and used(context) >= FULL * limit)
         ):
             return False
-        run.overflow = 0 if overflowed else run.overflow  # it is seen to once
+        # An overflow is handled once.
+        run.overflow = 0 if overflowed else run.overflow
         outcome: Outcome | None = CoolingDown(messages=[], session_id="")
         if not context.kept:
             work = self._try(
@@ -219,7 +230,7 @@ class Compactor:
     async def _after(
         self, run: Run, outcome: Outcome | None, limit: int, *, overflowed: bool
     ) -> bool:
-        """What a try leads to; None is one that was stopped."""
+        """Act on the outcome of a try. `None` means that the try was stopped."""
         if isinstance(outcome, Busy) and not overflowed:
             return False
         if outcome is None or isinstance(outcome, Compacted | Superseded):
@@ -236,7 +247,7 @@ class Compactor:
     async def by_hand(
         self, journal: AsyncJournal, agent: Agent, conversation: str
     ) -> Outcome:
-        """Compact because the person asks for it."""
+        """Compact at the request of the person."""
         history = History(journal, conversation)
         await history.catch_up()
         model = agent.models[0]
@@ -256,15 +267,17 @@ class Compactor:
         run: Run | None,
     ) -> Outcome:
         context = history.context
-        stretch = (await journal.head(history.conversation)).stretch
-        same: dict[str, Any] = {"messages": [], "session_id": stretch or ""}
+        segment = (await journal.head(history.conversation)).segment
+        same: dict[str, Any] = {"messages": [], "session_id": segment or ""}
         cut = _cut_items(
             context.items, int(limit * TAIL), context.unplaced or history.seq + 1
         )
-        if stretch is None or cut == 0:
+        if segment is None or cut == 0:
             return NothingToDo(**same)
         holder = f"compact-{uuid.uuid4().hex}"
-        locked = await journal.apart(partial(acquire_lock, self._db, stretch, holder))
+        locked = await journal.threads.run(
+            partial(acquire_lock, self._rotations, segment, holder)
+        )
         if locked is False:
             return Busy(**same)
         try:
@@ -275,8 +288,10 @@ class Compactor:
             )
             if why:
                 return Aborted(**same, why=why)
-            earlier = text_of(covered[0].message.parts) if covered[0].place == 0 else ""
-            parts = [part for each in covered for part in each.message.parts]
+            earlier = (
+                text_of(covered[0].message.parts) if covered[0].position == 0 else ""
+            )
+            parts = [part for placed in covered for part in placed.message.parts]
             summary = redacted(with_list(summary, earlier, parts))
             before, after = (
                 estimate(context.items),
@@ -284,28 +299,32 @@ class Compactor:
             )
             if after >= before:
                 return Aborted(**same, why=NO_SHORTER)
-            rotate = partial(
-                self._db.rotate,
-                stretch,
-                summary=summary,
-                covers_to=covered[-1].place,
-                folded_to=history.seq,
-                kept=_kept(context.items, cut),
-                tokens_before=before,
-                tokens_after=after,
-                model=model.name,
+            commit = partial(
+                self._rotations.commit,
+                segment,
+                Summary(
+                    text=summary,
+                    covers_to=covered[-1].position,
+                    folded_to=history.seq,
+                    kept=_kept(context.items, cut),
+                    tokens_before=before,
+                    tokens_after=after,
+                    model=model.name,
+                ),
                 lease=run.lease if run is not None else None,
                 run=run.id if run is not None else None,
             )
-            rotated = await journal.apart(rotate)
+            rotated = await journal.threads.run(commit)
         finally:
             if locked:
-                await journal.apart(partial(release_lock, self._db, stretch, holder))
+                await journal.threads.run(
+                    partial(release_lock, self._rotations, segment, holder)
+                )
         if not isinstance(rotated, Rotated):
             return Superseded(**same, by=rotated.by)
-        # it is found later: what is owed is in the store
+        # The work owed for the ended segment is in the store, so a later look finds the segment.
         with contextlib.suppress(StoreUnavailable):
-            await self._compacted(stretch)
+            await self._compacted(segment)
         return Compacted(messages=[], session_id=rotated.session_id, summary=summary, tokens_before=before,
                          tokens_after=after)  # fmt: skip
 
@@ -319,7 +338,7 @@ class Compactor:
         room: int,
         run: Run | None,
     ) -> tuple[str, str]:
-        """The summary, and why there is none."""
+        """Return the summary and an empty string, or an empty string and the reason for the failure."""
         plain = _fitting(
             await _spelled(journal, covered),
             room - len(agent.prompt + INSTRUCTION) // 4,
@@ -327,7 +346,7 @@ class Compactor:
         also = await self._also(plain) if agent.memory is not None else ""
         messages = [*plain, Message("user", (Text(INSTRUCTION + also),))]
         body = model.body(
-            agent.prompt, [], [model.message(each) for each in messages], {}
+            agent.prompt, [], [model.message(message) for message in messages], {}
         )
         answer: Answer | Failure | None = None
         said, renewed_at = 0, journal.clock.monotonic()
@@ -341,7 +360,7 @@ class Compactor:
                 if said > SUMMARY_CHARS_MAX:
                     return "", "The summary is too long."
                 now = journal.clock.monotonic()
-                # a summary takes its time
+                # A summary may take longer than the lease, so renew the lease meanwhile.
                 if run is not None and now - renewed_at > run.lease.seconds / 4:
                     run.lease, renewed_at = await journal.renew(run.lease), now
         if not isinstance(answer, Answer):
@@ -365,11 +384,12 @@ class Compactor:
         )
 
     async def _also(self, messages: Sequence[Message]) -> str:
-        """What memories want kept, for the end of the instruction."""
+        """Return the text that memory providers want to keep, for the end of the instruction."""
         told = [
-            {"role": each.role, "content": text_of(each.parts)} for each in messages
+            {"role": message.role, "content": text_of(message.parts)}
+            for message in messages
         ]
-        kept = fence((await self._must_keep(told))[:_KEPT_CHARS_MAX])
+        kept = quote((await self._must_keep(told))[:_KEPT_CHARS_MAX])
         return (
             f"\n\nA memory of yours asks that these things are not left out:\n{kept}"
             if kept
@@ -377,16 +397,19 @@ class Compactor:
         )
 
     async def _trim(self, run: Run, why: str) -> bool:
-        """When no summary is to be had: shorten old tool output, by rule, and say so. True if that helped."""
+        """Shorten old tool output by a fixed rule if no summary is possible, and record the reason.
+
+        Return `True` if something was shortened.
+        """
         context, opened = run.history.context, run.history.context.opened
-        long = [each for each in context.items[:-KEEP_MESSAGES] if _is_long(each)]
+        long = [placed for placed in context.items[:-KEEP_MESSAGES] if _is_long(placed)]
         kept = ContextKept(why, run.history.seq)
         if not long or opened is None:
             await run.record(kept)
             await run.history.catch_up()
             return False
         trimmed = msgspec.structs.replace(
-            opened, reason="trimmed", trimmed_to=max(each.last for each in long)
+            opened, reason="trimmed", trimmed_to=max(placed.last for placed in long)
         )
         await run.record(kept, trimmed)
         await run.history.catch_up()
@@ -394,21 +417,21 @@ class Compactor:
 
 
 def used(context: Context) -> int:
-    """How many tokens the next request takes: as the provider counted them, and what came since."""
+    """Return the tokens of the next request: the provider's last count plus an estimate of the newer messages."""
     return context.used + estimate(
         context.items[context.used_items if context.used else 0 :]
     )
 
 
 def _share(context: Context) -> float:
-    """How many tokens the provider counts for one that we estimate, where it counts fewer."""
+    """Return the provider's count per estimated token, at most 1.0."""
     estimated = estimate(context.items[: context.used_items])
     return min(1.0, context.used / estimated) if context.used and estimated else 1.0
 
 
 def estimate(items: Sequence[Placed]) -> int:
-    """About how many tokens these are: four bytes each."""
-    return sum(_tokens(each.message) for each in items)
+    """Return the estimated number of tokens, at four bytes per token."""
+    return sum(_tokens(placed.message) for placed in items)
 
 
 def _tokens(message: Message) -> int:
@@ -418,7 +441,7 @@ def _tokens(message: Message) -> int:
 
 
 def _attached(part: Part) -> int:
-    """What a part weighs that only names its blob. Providers count a picture by its pixels, up to a bound."""
+    """Return the estimated tokens of an attached blob. Providers count a picture by its pixels, up to a limit."""
     match part:
         case Image(width=width, height=height):
             return (
@@ -430,21 +453,23 @@ def _attached(part: Part) -> int:
 
 
 async def _spelled(journal: AsyncJournal, covered: Sequence[Placed]) -> list[Placed]:
-    """The same, with the words of what is attached: a summary is to know them."""
+    """Return the messages with the text of attached files, so that the summary can include it."""
     found = []
-    for each in covered:
-        files = [part for part in each.message.parts if isinstance(part, File)]
-        contents = await contents_of(files, journal.get_blob, journal.apart)
-        parts = spelled_out(each.message.parts, contents)
+    for placed in covered:
+        files = [part for part in placed.message.parts if isinstance(part, File)]
+        contents = await contents_of(files, journal.get_blob, journal.threads)
+        parts = spelled_out(placed.message.parts, contents)
         found.append(
-            msgspec.structs.replace(each, message=Message(each.message.role, parts))
+            msgspec.structs.replace(placed, message=Message(placed.message.role, parts))
         )
     return found
 
 
 def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
-    """Where the part that stays begins: `tail` tokens and what reaches beyond them, calls with their results, and nothing
-    that stands at or after the first input that waits.
+    """Return the index at which the part to keep starts.
+
+    The kept part has `tail` tokens and the whole message at the boundary. Calls stay with their results. Nothing at or
+    after the first waiting input is summarised.
     """
     cut, size = len(items), 0
     while cut > 0 and size <= tail:
@@ -452,29 +477,32 @@ def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
         size += estimate([items[cut]])
     while 0 < cut < len(items) and (
         items[cut].message.role == "results"
-        or items[cut - 1].place >= min(waiting, items[cut].place)
+        or items[cut - 1].position >= min(waiting, items[cut].position)
     ):
         cut -= 1
-    first_is_summary = bool(items) and items[0].place == 0
+    first_is_summary = bool(items) and items[0].position == 0
     return cut if cut > (2 if first_is_summary else 1) else 0
 
 
 def _kept(items: Sequence[Placed], cut: int) -> list[int]:
-    """The last message of the person, if it lies in what is summarised: it stays word for word."""
-    users = [n for n, each in enumerate(items) if each.person]
+    """Return the seqs of the person's last message if the summary covers the message.
+
+    The message stays word for word.
+    """
+    users = [n for n, placed in enumerate(items) if placed.person]
     return list(items[users[-1]].seqs) if users and users[-1] < cut else []
 
 
-def _is_long(each: Placed) -> bool:
-    return each.message.role == "results" and any(
+def _is_long(placed: Placed) -> bool:
+    return placed.message.role == "results" and any(
         len(part.text) > TRIMMED_CHARS + 100
-        for part in each.message.parts
+        for part in placed.message.parts
         if isinstance(part, ToolResult)
     )
 
 
 def _plain(message: Message) -> Message:
-    """A message for the summariser: calls and results as words, so that no provider asks for tools."""
+    """Return a message for the summariser. Calls and results become text, so that no provider requires tools."""
     if message.role in {"user", "system"} and all(
         isinstance(part, Text) for part in message.parts
     ):
@@ -494,15 +522,17 @@ def _plain(message: Message) -> Message:
 
 
 def _fitting(covered: Sequence[Placed], room: int) -> list[Message]:
-    """The messages for the summariser. Where they are more than so many tokens, long ones are shortened as far as that
-    goes: results of tools first, what people said last, an earlier summary never.
+    """Return the messages for the summariser, shortened to fit into `room` tokens if possible.
+
+    Long tool results are shortened first, then answers, then the messages of people. An earlier summary is never
+    shortened.
     """
-    messages = [_plain(each.message) for each in covered]
+    messages = [_plain(placed.message) for placed in covered]
     for role in ("results", "assistant", "user"):
         chars = 16_384
         while chars >= _CLIPPED_CHARS_MIN and sum(map(_tokens, messages)) > room:
-            for n, each in enumerate(covered):
-                if each.message.role == role and each.place > 0:
+            for n, placed in enumerate(covered):
+                if placed.message.role == role and placed.position > 0:
                     text = clipped(text_of(messages[n].parts), chars)
                     messages[n] = Message(messages[n].role, (Text(text),))
             chars //= 2
@@ -510,7 +540,7 @@ def _fitting(covered: Sequence[Placed], room: int) -> list[Message]:
 
 
 def clipped(text: str, chars: int) -> str:
-    """The beginning and the end of a text that is longer than so many characters."""
+    """Return the text, or its beginning and end if the text is longer than `chars` characters."""
     return (
         text
         if len(text) <= chars

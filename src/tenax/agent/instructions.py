@@ -1,9 +1,10 @@
-"""Instruction files: what a person, and a folder, want an agent to know before it begins.
+"""Instruction files: what a person, and a folder, want an agent to know from the start.
 
-`AGENTS.md` (or `CLAUDE.md`) is read in the conversation's folder and in every folder above it, as far as the person's home;
-the outermost comes first. The person's own stands in the configuration. What comes from a folder may have been written by
-anybody: it stands between marks, can close none of them, and the model is told that it allows nothing. That it cannot is the
-gate's doing, which reads no prompt.
+`AGENTS.md` (or `CLAUDE.md`) is read in the conversation's folder and in every folder above, up to the person's home.
+The outermost file comes first. The person's own file is part of the configuration.
+
+Anybody may have written a file in a folder. So the text is quoted between marks and cannot close them, and the model is
+told that the text grants no permission. The gate enforces this, because the gate reads no prompt.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 import stat
 from pathlib import Path
 from typing import Final
+
+from tenax.text import replace_hidden
 
 __all__ = ["NOTE", "instructions", "line", "marked", "read"]
 
@@ -31,9 +34,9 @@ NOTE: Final = (
 def instructions(
     folder: Path, personal: Path, home: Path, *, owner: bool = True
 ) -> str:
-    """What the files say, for the beginning of a prompt; "" where there are none. Whatever cannot be read is left out.
+    """Return the instructions for the start of a prompt, or "" if there are none. Unreadable files are skipped.
 
-    The personal one is for its owner only, and so is what stands above the folder.
+    Only the owner gets the personal file and the files above the folder.
     """
     said = []
     if owner and (own := read(personal)):
@@ -41,7 +44,9 @@ def instructions(
     above = [folder, *(folder.parents if owner else ())][:_FOLDERS_MAX]
     if home in above:
         above = above[: above.index(home) + 1]
-    found = [each for place in reversed(above) if (each := _of_folder(place, personal))]
+    found = [
+        text for parent in reversed(above) if (text := _of_folder(parent, personal))
+    ]
     if found:
         said.append("\n\n".join([NOTE, *found]))
     return _clipped("\n\n".join(said), ALL_CHARS_MAX)
@@ -56,7 +61,7 @@ def _of_folder(folder: Path, personal: Path) -> str:
 
 
 def marked(file: str, text: str) -> str:
-    """Words that came with the folder, between marks."""
+    """Quote text from the folder between marks."""
     words = _MARK.sub(r"[\1folder-instructions", text)
     return f'<folder-instructions file="{line(file)}">\n{words}\n</folder-instructions>'
 
@@ -64,7 +69,10 @@ def marked(file: str, text: str) -> str:
 def read(
     file: str | Path, parent: int | None = None, chars: int = FILE_CHARS_MAX
 ) -> str:
-    """The text of a regular file, in an open folder; it is no link, and nothing else is opened. "" where there is none."""
+    """Return the text of a regular file, or "" if the file cannot be read.
+
+    `parent` is the descriptor of an open folder. Links and special files are not read.
+    """
     try:
         opened = os.open(file, _OPEN, dir_fd=parent)
     except OSError:
@@ -80,9 +88,7 @@ def read(
     finally:
         os.close(opened)
     text = whole.decode("utf-8", "replace").strip()
-    return _clipped(
-        "".join(each for each in text if each.isprintable() or each in "\n\t"), chars
-    )
+    return _clipped(replace_hidden(text, "", keep="\n\t"), chars)
 
 
 def _clipped(text: str, chars: int) -> str:
@@ -94,7 +100,5 @@ def _clipped(text: str, chars: int) -> str:
 
 
 def line(text: str) -> str:
-    """One line, which can close no mark."""
-    return "".join(
-        each if each.isprintable() and each not in '"<>' else "?" for each in text
-    )
+    """Return the text as a single line, without characters that could end a tag."""
+    return re.sub('["<>]', "?", replace_hidden(text, "?"))

@@ -1,9 +1,8 @@
-"""One run of the agent: from inputs to an answer, each step an intent before and an outcome after.
+"""A run of the agent: from inputs to an answer. Each step stores an intent before and an outcome after the work.
 
-Everything that it decides it decides from the journal (`History`), and everything it does is appended under the lease of
-the run; when the lease is lost it stops, and what it still has is stored as late output. While the store is away it
-finishes the step in flight, whose outcome is held in the spool, and begins nothing: an intent that cannot be stored is
-not acted upon.
+The run takes every decision from the journal (`History`) and appends every action under its lease. After the loss of
+the lease the run stops, and its unstored output is stored as late output. During a store outage the run finishes the
+current step, holds the outcome in the spool, and starts nothing new: an intent that cannot be stored is not acted upon.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -24,8 +22,11 @@ import msgspec
 
 from tenax.agent.history import History
 from tenax.agent.partials import HOLD_SECONDS, Partials
-from tenax.agent.recovery import UNKNOWN_OUTCOME, interruption, ship
-from tenax.agent.spooling import Held
+from tenax.agent.recovery import UNKNOWN_OUTCOME, interruption, store_late_output
+from tenax.agent.spooling import OutputSpool
+from tenax.agent.tour import TOUR
+from tenax.clock import Timing
+from tenax.concurrency import Backoff
 from tenax.errors import (
     Gone,
     LeaseLost,
@@ -36,17 +37,22 @@ from tenax.errors import (
 )
 from tenax.events import (
     BODY_BYTES_MAX,
+    DELEGATE,
+    TEMPORARY,
     ApprovalAsked,
     Blob,
     ContextOpened,
     Event,
     FilesChanged,
+    MemoryRecalled,
     MessageAssistant,
     MessagePartial,
+    MessageUser,
     ModelFailed,
     ModelRequested,
     ReplyDelta,
     RunFinished,
+    RunStop,
     ToolFinished,
     ToolHanded,
     ToolStarted,
@@ -54,8 +60,6 @@ from tenax.events import (
 from tenax.journal import LOCAL_USER
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
-from tenax.journal.journal import Place
-from tenax.memory.memory import Memory
 from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
 from tenax.models.render import contents_of
 from tenax.parts import File, Image, Part, Text, ToolCall, text_of
@@ -64,88 +68,117 @@ from tenax.tools.base import Call, Elsewhere, Tool
 from tenax.tools.gate import Allowed, Asks, Done, Gate
 from tenax.views.context import Context, Message
 from tenax.views.open_work import OpenCall, OpenRun, Step, Turns
-from tenax.workspace.changes import Changes, Watch
 
-__all__ = ["RENDERER", "Agent", "Ended", "Limits", "Rendered", "Run"]
+__all__ = [
+    "RENDERER",
+    "UNREMEMBERED",
+    "Agent",
+    "AgentMemory",
+    "Ended",
+    "FolderChanges",
+    "Limits",
+    "Rendered",
+    "Run",
+    "RunServices",
+]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_WATCH_PAUSE = 0.03
-_TELL_SECONDS = 1.0
+_NOTICED = frozenset({MessageUser.kind, RunFinished.kind, RunStop.kind})
+"""Kinds of events that may stop a run, or that show the end of the run by another process."""
+_RETRY_SECONDS_MAX = 60.0
 _RESTING_BYTES_MAX = 4_000_000
 ANSWER_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
-"""An answer is one event, and so is what there is of it when it is cut off. The rest is for what stands around it."""
+"""Largest size of an answer, because an answer (or a cut-off part) is a single event.
+
+The margin is for the other fields.
+"""
 RENDERER = 2
-"""Moves when the same events would be rendered to other bytes."""
+"""Version of the renderer. It changes when the same events would be rendered to different bytes."""
+UNREMEMBERED = frozenset({DELEGATE, TEMPORARY, TOUR})
+"""Sources of conversations without memory."""
 Ended = Literal["completed", "failed", "cancelled", "parked", "lost"]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The bounds of a run."""
+    """The limits of a run."""
 
     steps: int = 50
     silence: float = 120.0
-    """How long a model may be silent."""
+    """Longest silence of a model, in seconds."""
     retries: int = 4
     pause: float = 1.0
-    """Before the first retry; then twice as long each time, up to a minute."""
+    """Seconds before the first retry. The pause doubles with each retry, up to a minute."""
     approval_seconds: float = 86_400.0
     dollars_conversation: float | None = None
     dollars_day: float | None = None
     lease_grace: float = 30.0
 
 
+class AgentMemory(Protocol):
+    """The interface of an agent's memory. A memory answers within a deadline and so never blocks a turn."""
+
+    async def block(self, conversation: str) -> str:
+        """Return the memory's text for the prompt, for a whole segment of the conversation."""
+
+    async def recall(
+        self, conversation: str, words: str, *, turn: int
+    ) -> MemoryRecalled | None:
+        """Return the memory's knowledge about the given words."""
+
+
 @dataclass(frozen=True, eq=False)
 class Agent:
-    """What answers: immutable. What a turn changes lives in the turn, what was said in the journal."""
+    """An agent, immutable. State of a turn lives in the turn, and messages live in the journal."""
 
     models: tuple[Model, ...]
-    """The first one that works is asked."""
+    """Models in order of preference. The first working model is asked."""
     prompt: str
     gate: Gate
     settings: dict[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-    memory: Memory | None = None
-    """What it knows from elsewhere. It never holds a turn: there is a deadline, and nothing that it raises."""
+    memory: AgentMemory | None = None
     instructions: Callable[[], str] | None = None
-    """What files want it to know. It is read when a stretch begins, and reads from a disk."""
+    """Function that returns the text of instruction files. Called at the start of a segment; reads from the disk."""
 
     @cached_property
     def signature(self) -> str:
-        """Changes when requests would begin otherwise."""
+        """A hash that changes when the start of a request would change."""
         specs = msgspec.json.encode(self.gate.specs())
         told = msgspec.json.encode(
             [
                 self.prompt,
                 self.settings,
-                [(each.name, each.sees) for each in self.models],
+                [(model.name, model.sees) for model in self.models],
                 RENDERER,
             ]
         )
         return hashlib.sha256(told + specs).hexdigest()
 
 
-class Kin(Protocol):
-    """The conversation whose call a run works for, and those in which its own calls go on."""
+class ParentLink(Protocol):
+    """The links of a run to its parent conversation and to the conversations of its own calls."""
 
     async def payer(self, conversation: str) -> str:
-        """The conversation whose budget it is."""
+        """Return the conversation with the budget to use."""
 
     async def wanted(self, history: History) -> bool:
-        """Whether somebody still waits for what the open run does."""
+        """Return whether somebody still waits for the result of the open run."""
 
     async def stop(self, conversation: str) -> None:
-        """Ask the run there to stop."""
+        """Ask the run in the conversation to stop."""
 
 
 class Rendered:
-    """Messages as the bytes that are sent, each rendered once in an epoch, also where one run follows another."""
+    """Messages rendered to bytes. Each message is rendered once per epoch, even across runs."""
 
     def __init__(self, journal: AsyncJournal) -> None:
         self._journal = journal
         self._of: tuple[str, int] = ("", -1)
         self._known: dict[int, tuple[Message, bytes]] = {}
+        self.prompt: tuple[ContextOpened, str] | None = None
+        """The prompt of the epoch, which stays the same across runs."""
 
     async def body(
         self,
@@ -155,32 +188,37 @@ class Rendered:
         tools: Sequence[ToolSpec],
         inputs: Sequence[int],
     ) -> bytes:
-        """The next request. What is attached is read first; then nothing waits, so it is all of one moment."""
+        """Return the body of the next request.
+
+        Attached blobs are read first. After that, nothing is awaited, so the body shows the context at a single moment.
+        """
         contents: dict[Part, str | None] = {}
         while (
             wanted := self._attached(model, history.context, inputs) - contents.keys()
         ):
             contents |= await contents_of(
-                wanted, self._journal.get_blob, self._journal.apart
+                wanted, self._journal.get_blob, self._journal.threads
             )
         context, known = history.context, self._known
         messages = []
-        for each in context.items:
-            found = known.get(each.nth)
-            if found is None or found[0] is not each.message:
-                found = known[each.nth] = (
-                    each.message,
-                    model.message(each.message, contents),
+        for item in context.items:
+            found = known.get(item.nth)
+            if found is None or found[0] is not item.message:
+                found = known[item.nth] = (
+                    item.message,
+                    model.message(item.message, contents),
                 )
             messages.append(found[1])
-        messages += [model.message(each, contents) for each in context.end(inputs)]
+        messages += [
+            model.message(message, contents) for message in context.end(inputs)
+        ]
         settings = context.opened.settings if context.opened is not None else {}
         return model.body(prompt, tools, messages, settings)
 
     def _attached(
         self, model: Model, context: Context, inputs: Sequence[int]
     ) -> set[Part]:
-        """Files, and pictures where they are seen, in what is not rendered yet."""
+        """Return the files, and the pictures if the model sees pictures, of messages not rendered yet."""
         if self._of != (model.name, context.epoch):
             self._of, self._known = (model.name, context.epoch), {}
         shown = (
@@ -189,78 +227,123 @@ class Rendered:
             else (File,)
         )
         known = self._known
-        new = [each.message for each in context.items
-               if (found := known.get(each.nth)) is None or found[0] is not each.message]  # fmt: skip
+        new = [item.message for item in context.items
+               if (found := known.get(item.nth)) is None or found[0] is not item.message]  # fmt: skip
         return {
             part
-            for each in new + context.end(inputs)
-            for part in each.parts
+            for message in new + context.end(inputs)
+            for part in message.parts
             if isinstance(part, shown)
         }
 
     def rest(self) -> None:
-        """A run has ended. What is long, pictures above all, is rendered again by the next one."""
+        """Drop the rendered messages at the end of a run if they are large, mostly because of pictures.
+
+        The next run renders them again.
+        """
         if sum(len(sent) for _, sent in self._known.values()) > _RESTING_BYTES_MAX:
             self._known = {}
 
 
+class RunCompactor(Protocol):
+    """The interface of the compactor that a run uses before a request."""
+
+    async def make_room(self, run: Run) -> bool:
+        """Compact if the context is nearly full. Return whether the run has to check again."""
+
+
+class CallWatch(Protocol):
+    """The watch over the working folder during a call."""
+
+    async def events(self) -> list[FilesChanged]:
+        """Return the event to append with the outcome of the call, or an empty list if nothing changed."""
+
+    def stored(self) -> None:
+        """Drop the snapshot, because the event is stored."""
+
+
+class FolderChanges(Protocol):
+    """The interface that a run uses to find the changes of a call in the working folder."""
+
+    timing: Timing
+
+    def watch(
+        self, conversation: str, run: str, message: int, call: str, also: Sequence[str]
+    ) -> contextlib.AbstractAsyncContextManager[CallWatch]:
+        """Watch the folder during a call."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunServices:
+    """The parts of a process that all runs of a user share."""
+
+    journal: AsyncJournal
+    folder: Path
+    spool: OutputSpool
+    compactor: RunCompactor
+    parent: ParentLink
+    changes: FolderChanges
+    asks: bool
+    """Whether somebody can be asked for an approval."""
+
+
 class Run:
-    """One run, under its lease."""
+    """A run, under its lease."""
 
     def __init__(
         self,
         agent: Agent,
-        journal: AsyncJournal,
+        services: RunServices,
         history: History,
         lease: Lease,
         run: str,
-        *,
-        folder: Path,
-        held: Held,
-        asks: bool,
-        compact: Callable[[Run], Awaitable[bool]],
-        kin: Kin,
-        changes: Changes,
         rendered: Rendered,
     ) -> None:
         self.agent = agent
-        self.journal = journal
+        self.journal = services.journal
         self.history = history
         self.lease = lease
+        self.released = False
+        """Whether the run has ended and its last append has released the lease."""
         self.id = run
         self.rendered = rendered
         self.overflow: int | None = None
-        """What the provider said its context holds, when a request was too long."""
-        self._folder = folder
-        self._changes = changes
-        self._spool = held
-        self._asks = asks
-        self._make_room = compact
-        self._kin = kin
+        """Context size reported by the provider after a request was too long.
+
+        1 means that the provider named no size, 0 means that the overflow has been handled.
+        """
+        self._folder = services.folder
+        self._changes = services.changes
+        self._spool = services.spool
+        self._asks = services.asks
+        self._compactor = services.compactor
+        self._parent = services.parent
         self._elsewhere = False
-        """Some call goes on in another conversation."""
+        """Whether a call continues in another conversation."""
         self._nth_model = 0
         self._failures = 0
-        """Calls of this model that failed, one after the other."""
+        """Number of consecutive failed calls of the current model."""
+        self._backoff = Backoff(agent.limits.pause, _RETRY_SECONDS_MAX, jitter=0.25)
+        """Pauses between the retries."""
         self._stop = asyncio.Event()
         self._taken = asyncio.Event()
         self._late: list[Event] = []
         self._held = False
-        self._renewed_at = journal.clock.monotonic()
+        self._renewed_at = self.journal.clock.monotonic()
         self._partials: Partials | None = None
-        self._prompt: tuple[ContextOpened, str] | None = None
         self._recalled = False
-        self._looked = False
+        self._has_folded = False
+        self._began_at = 0
+        """Seq folded at the start of the run. A message up to this seq stops nothing."""
         self._shared: bool | None = None
-        """Whether several people write here, as it was when the run began."""
+        """Whether several people write here, as of the start of the run."""
 
     # -- the run ---------------------------------------------------------------------------------------------
 
     async def go(self) -> Ended:
-        """Answer. The run is finished, parked or lost when this returns."""
-        watcher = asyncio.create_task(
-            self._watch(self.history.seq), name=f"watch {self.id}"
-        )
+        """Answer. On return, the run is finished, parked or lost."""
+        self._began_at = self.history.seq
+        self.history.observers.add(self._notice)
         try:
             return await self._steps()
         except LeaseLost:
@@ -270,15 +353,15 @@ class Run:
             await self._cut_off("Tenax was stopped.")
             raise
         finally:
-            watcher.cancel()
+            self.history.observers.discard(self._notice)
             self.rendered.rest()
 
     async def _steps(self) -> Ended:
         while True:
-            await self._look()
+            await self._fold_new_events()
             run = self._open_run()
             if self.turns.stopped or not await self._while_away(
-                partial(self._kin.wanted, self.history)
+                partial(self._parent.wanted, self.history)
             ):
                 return await self._cancel(run)
             if run.step is not None and run.open:
@@ -296,8 +379,10 @@ class Run:
                 return await self._finish("failed", why)
             await self._open_epoch()
             await self._recall(run)
-            if self.history.context.opened is None or await self._make_room(self):
-                # something was erased meanwhile, or summarised: what requests begin with is another
+            if self.history.context.opened is None or await self._compactor.make_room(
+                self
+            ):
+                # The context was erased or summarised in the meantime, so requests start differently now.
                 continue
             ended = await self._ask()
             if ended is not None:
@@ -321,18 +406,22 @@ class Run:
             raise LeaseLost("Another run has the conversation.")
         return run
 
-    async def _look(self) -> None:
-        """Fold what came since the last step. Before the first one whoever started the run has just done so."""
-        if self._looked or self.turns.run is None or self.turns.run.id != self.id:
+    async def _fold_new_events(self) -> None:
+        """Fold the events stored since the last step.
+
+        The first step needs no read, because the starter of the run has just folded them.
+        """
+        run = self.turns.run
+        if self._has_folded or self.history.behind or run is None or run.id != self.id:
             await self._catch_up()
-        self._looked = True
+        self._has_folded = True
 
     async def _catch_up(self) -> None:
         await self._while_away(self.history.catch_up)
 
     async def _while_away(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do this with the store, however long the store is away."""
-        pause = 0.1
+        """Do work with the store, and retry as long as the store is unavailable."""
+        backoff = Backoff(0.1, 5.0)
         while True:
             try:
                 return await work()
@@ -342,35 +431,27 @@ class Run:
                     error,
                     extra={"action": "store_away", "run": self.id},
                 )
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 5.0)
+                await backoff.sleep()
 
-    async def _watch(self, seq: int) -> None:
-        """Notice a stop, an interruption or a take-over while something is under way. It need not hurry."""
-        place = Place(seq, self.journal.incarnation)
-        while True:
-            await asyncio.sleep(_WATCH_PAUSE)
-            # the run itself meets whatever is wrong
-            with contextlib.suppress(TenaxError):
-                await self.journal.wait(self.conversation, place.after, seconds=1.0)
-                page = await self.journal.read(self.conversation, after=place.after)
-                for each in (
-                    page if place.passed(page, self.journal.incarnation) else ()
-                ):
-                    if (
-                        each.kind == "message.user"
-                        and getattr(each.event, "how", "") == "interrupt"
-                    ) or (each.kind == "run.stop" and each.run in {None, self.id}):
-                        self._stop.set()
-                    elif each.kind == "run.finished" and each.run == self.id:
-                        self._taken.set()
+    def _notice(self, recorded: Recorded) -> None:
+        """Notice a stop, an interruption or a take-over during work."""
+        if recorded.seq <= self._began_at:
+            return
+        match recorded.event if recorded.kind in _NOTICED else None:
+            case MessageUser(how="interrupt"):
+                self._stop.set()
+            case RunStop() if recorded.run in {None, self.id}:
+                self._stop.set()
+            case RunFinished() if recorded.run == self.id:
+                self._taken.set()
 
     # -- the store -------------------------------------------------------------------------------------------
 
     async def record(self, *events: Event, held: bool = False) -> list[Recorded]:
-        """Append under the lease, and keep trying while the store is away.
+        """Append under the lease, and retry while the store is unavailable.
 
-        `held`: these have happened. If the store does not take them within a second they are held on this host too.
+        `held` means that the events have already happened. If the store does not accept them within a second, they are
+        also held on this host.
         """
         happened = [event for event in events if not isinstance(event, RunFinished)]
         append = asyncio.ensure_future(self._append(events))
@@ -380,22 +461,25 @@ class Run:
             )
             if not done:
                 for event in happened:
-                    await self._hold(event)
+                    await self._hold_event(event)
             stored = await append
         except LeaseLost:
             self._late += happened if held else ()
             raise
         except asyncio.CancelledError:
-            # it is stored or refused all the same: what is appended next shall stand after it
+            # The append may still be stored or refused. The next append has to come after it.
             append.cancel()
             await asyncio.wait({append}, timeout=HOLD_SECONDS)
             raise
-        if not events[-1].code:  # partials may be held further than they are stored
-            await self._let_go()
+        # The spool may hold more text than the stored partials, so partials do not clear the spool.
+        if not events[-1].code:
+            await self._clear_spool()
         return stored
 
     async def _append(self, events: Sequence[Event]) -> list[Recorded]:
+        """Append events. The append that ends the run also releases the lease."""
         append_id: bytes | None = None
+        ends = isinstance(events[-1], RunFinished)
 
         async def once() -> list[Recorded]:
             nonlocal append_id
@@ -406,28 +490,34 @@ class Run:
                     lease=self.lease,
                     run=self.id,
                     append_id=append_id,
+                    release=ends,
                 )
             except OutcomeUnknown as unknown:
                 append_id = unknown.append_id
                 raise StoreUnavailable(str(unknown)) from unknown
 
         stored = await self._while_away(once)
-        await self.history.took(stored)
-        await self._renew()
+        await self.history.take_stored(stored)
+        self.released = ends
+        if not ends:
+            await self._renew()
         return stored
 
-    async def _hold(self, event: Event) -> None:
+    async def _hold_event(self, event: Event) -> None:
         self._held = True
         await self._spool.hold(self.conversation, self.id, event)
 
-    async def _let_go(self) -> None:
-        """All that was held of this run is in the store."""
+    async def _clear_spool(self) -> None:
+        """Clear the spool of the run, because the store has all held events."""
         if self._held:
             self._held = False
             await self._spool.let_go(self.conversation, self.id)
 
     async def _renew(self, work: float = 0.0) -> None:
-        """A run lives by its steps: what it stores moves the lease on, past the longest silence, or past `work`."""
+        """Renew the lease past the longest silence, or past `work` seconds.
+
+        Steps keep a run alive: each stored step renews the lease.
+        """
         limits = self.agent.limits
         seconds = max(limits.silence, work) + limits.lease_grace
         now = self.journal.clock.monotonic()
@@ -440,7 +530,7 @@ class Run:
     # -- the model -------------------------------------------------------------------------------------------
 
     async def _open_epoch(self) -> None:
-        """Say what requests begin with, if that is another than it was."""
+        """Record the start of requests (prompt, tools, settings, model) if it differs from the recorded start."""
         opened, specs = self.history.context.opened, self.agent.gate.specs()
         was_shared = opened is not None and opened.shared
         shared = was_shared
@@ -462,18 +552,15 @@ class Run:
             and (opened.signature, opened.shared, opened.model) == begins
         ):
             return
-        # What the prompt remembered for one person is not for several.
+        # Memory text for a single person must not be shown to several people.
         stays = opened is not None and shared == was_shared and here
         memory = (
             opened.memory if opened is not None and stays else await self._remembered()
         )
         text = await self._prompt_with(memory)
-        prompt = await self._while_away(lambda: self.journal.put_blob(text.encode()))
-        tools = await self._while_away(
-            lambda: self.journal.put_blob(msgspec.json.encode(specs))
-        )
+        prompt, tools = await self._put_blobs(text.encode(), msgspec.json.encode(specs))
         reason: Literal["start", "changed"] = "start" if opened is None else "changed"
-        await self.record(
+        stored = await self.record(
             ContextOpened(
                 reason,
                 self.model.name,
@@ -487,12 +574,26 @@ class Run:
                 sees=self.model.sees,
             )
         )
-        await self._catch_up()
+        await self._fold_own(stored)
+
+    async def _put_blobs(self, *contents: bytes) -> list[str]:
+        """Store contents as blobs. Return their hashes."""
+        journal = self.journal
+
+        def put() -> list[str]:
+            return [journal.journal.put_blob(content) for content in contents]
+
+        return await self._while_away(lambda: journal.threads.run(put))
+
+    async def _fold_own(self, stored: Sequence[Recorded]) -> None:
+        """Make sure that events stored by this run are folded, together with all earlier events."""
+        if self.history.behind or self.history.seq < stored[-1].seq:
+            await self._catch_up()
 
     def _opened_elsewhere(self) -> bool:
-        """Return whether the prompt may hold instruction files and skills of a folder that is not this user's.
+        """Return whether the prompt may contain instruction files and skills of another user's folder.
 
-        Earlier versions gave all users the owner's folder. Whatever folder the owner worked in was the owner's own.
+        Earlier versions gave the owner's folder to all users. For the owner, every folder is the owner's own.
         """
         if self.journal.user == LOCAL_USER:
             return False
@@ -500,12 +601,12 @@ class Run:
         return opener is None or opener.started.folder != str(self._folder)
 
     async def _remembered(self) -> Blob | None:
-        """What the prompt says in this stretch beside the agent's own words, stored: instruction files, and the memory."""
+        """Store the segment's additions to the agent's prompt: instruction files and memory. Return their blob."""
         parts = []
         if self.agent.instructions is not None:
-            parts.append(await self.journal.apart(self.agent.instructions))
+            parts.append(await self.journal.threads.run(self.agent.instructions))
         if self.agent.memory is not None:
-            # a stretch without it is better than none
+            # A segment without memory is better than no segment.
             with contextlib.suppress(TenaxError):
                 parts.append(await self.agent.memory.block(self.conversation))
         said = "\n\n".join(filter(None, parts)).encode()
@@ -522,15 +623,17 @@ class Run:
         return f"{self.agent.prompt}\n\n{(said or b'').decode()}"
 
     async def _prompt_now(self) -> str:
-        """What this request begins with: the agent's words, and what the stretch remembers."""
+        """Return the prompt of the request: the agent's prompt and the additions of the segment."""
         opened = self.history.context.opened
         assert opened is not None
-        if self._prompt is None or self._prompt[0] is not opened:
-            self._prompt = opened, await self._prompt_with(opened.memory)
-        return self._prompt[1]
+        known = self.rendered.prompt
+        if known is None or known[0] is not opened:
+            known = opened, await self._prompt_with(opened.memory)
+            self.rendered.prompt = known
+        return known[1]
 
     async def _recall(self, run: OpenRun) -> None:
-        """Before the first request: what memories know about what was said. A run that goes on was told already."""
+        """Ask the memory about the inputs, before the first request. A resumed run already has the recalled text."""
         if (
             self.agent.memory is None
             or run.requests
@@ -541,22 +644,21 @@ class Run:
         self._recalled = True
         inputs = set(run.inputs)
         asked = [
-            each.message
-            for each in self.history.context.items
-            if each.person and inputs & set(each.seqs)
+            item.message
+            for item in self.history.context.items
+            if item.person and inputs & set(item.seqs)
         ]
-        words = "\n".join(text_of(each.parts) for each in asked)
+        words = "\n".join(text_of(message.parts) for message in asked)
         found = await self.agent.memory.recall(
             self.conversation, words, turn=len(self.turns.runs)
         )
         if found is not None:
-            await self.record(found)
-            await self._catch_up()
+            await self._fold_own(await self.record(found))
 
     async def _over_budget(self) -> str:
-        """Why no more may be spent, if so. Only what has a price counts (docs/CONFIGURATION.md)."""
+        """Return the reason if the budget is used up, or "". Only calls with a price count (docs/CONFIGURATION.md)."""
         limits = self.agent.limits
-        here = await self._while_away(partial(self._kin.payer, self.conversation))
+        here = await self._while_away(partial(self._parent.payer, self.conversation))
         for limit, conversation, where in (
             (limits.dollars_conversation, here, "this conversation"),
             (limits.dollars_day, None, "today (UTC)"),
@@ -569,7 +671,7 @@ class Run:
         return ""
 
     async def _ask(self) -> Ended | None:
-        """One call of the model. None: go on."""
+        """Call the model once. Return `None` if the run goes on."""
         model, steers = self.model, self.turns.steers
         prompt = await self._prompt_now()
         specs = self.agent.gate.specs()
@@ -603,37 +705,39 @@ class Run:
                 return await self._failed(requested.seq, failure)
             case None:
                 await self._seal(requested.seq, whole)
-                return None  # it was asked to stop, and the next step sees to that
+                # The run was asked to stop, and the next step handles the stop.
+                return None
 
     async def _seal(self, request: int, text: str) -> None:
-        """Text that was cut off becomes a fact before anything replaces it."""
+        """Turn cut-off text into a fact before new text replaces it."""
         if text:
             await self.record(MessagePartial([Text(text)], request), held=True)
 
     async def _stream(
         self, model: Model, body: bytes, request: int
     ) -> Answer | Failure | None:
-        """Stream an answer into the store. None if it was stopped."""
+        """Stream an answer into the store. Return `None` if the run was stopped."""
 
         async def store(offset: int, text: str) -> None:
             await self.record(ReplyDelta(request, offset, text))
 
         async def hold(offset: int, text: str) -> None:
-            await self._hold(ReplyDelta(request, offset, text))
+            await self._hold_event(ReplyDelta(request, offset, text))
 
-        self._partials = partials = Partials(store, hold)
+        self._partials = partials = Partials(store, hold, self.journal.store.timing)
         reading = asyncio.create_task(
-            self._read(model, body, partials), name=f"model {self.id}"
+            self._read_answer(model, body, partials), name=f"model {self.id}"
         )
         try:
             return await self.unless_stopped(reading, self._taken)
         finally:
             await partials.end()
 
-    async def _read(
+    async def _read_answer(
         self, model: Model, body: bytes, partials: Partials
     ) -> Answer | Failure:
-        scrubber = Scrubber()  # a model may repeat what it recalls, fence and all
+        # A model may repeat recalled text, including the quote marks.
+        scrubber = Scrubber()
         room = ANSWER_BYTES_MAX
         async with contextlib.aclosing(
             model.stream(body, silence=self.agent.limits.silence)
@@ -660,8 +764,8 @@ class Run:
     async def unless_stopped(
         self, task: asyncio.Task[T], *also: asyncio.Event
     ) -> T | None:
-        """The task's result, or None: then the run was asked to stop, and the task has been."""
-        stops = [asyncio.create_task(each.wait()) for each in (self._stop, *also)]
+        """Return the task's result, or `None` if the run was asked to stop. The task is then cancelled."""
+        stops = [asyncio.create_task(event.wait()) for event in (self._stop, *also)]
         try:
             await asyncio.wait({task, *stops}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else None
@@ -674,16 +778,15 @@ class Run:
                     await task
 
     async def _failed(self, request: int, failure: Failure) -> Ended | None:
-        """A call failed: try again, try the next model, make room, or say why not."""
+        """Handle a failed call: retry, use the next model, make room, or end the run with the reason."""
         limits, last = self.agent.limits, len(self.agent.models) - 1
         wait: float | None = None
         if failure.why == "overflow" and self.overflow is None:
             self.overflow, wait = failure.limit or 1, 0.0
         elif failure.why in RETRIED and self._failures < limits.retries:
-            pause = min(limits.pause * 2**self._failures, 60.0) * random.uniform(  # noqa: S311
-                0.75, 1.25
-            )
-            wait = max(pause, failure.retry_after or 0.0)
+            if self._failures == 0:
+                self._backoff.reset()
+            wait = max(self._backoff.next_pause(), failure.retry_after or 0.0)
             self._failures += 1
         elif self._nth_model < last:
             self._nth_model, self._failures, wait = self._nth_model + 1, 0, 0.0
@@ -696,7 +799,7 @@ class Run:
         return None
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless it is asked to stop. The lease is kept meanwhile."""
+        """Wait, unless the run is asked to stop. The lease is renewed meanwhile."""
         until = self.journal.clock.monotonic() + seconds
         while (
             left := until - self.journal.clock.monotonic()
@@ -709,36 +812,36 @@ class Run:
     # -- tools -----------------------------------------------------------------------------------------------
 
     async def _use_tools(self, step: Step) -> bool:
-        """Make the calls of a step. False: some of them wait for a person."""
+        """Make the calls of a step. Return `False` if calls wait for a person or continue elsewhere."""
         ready: list[tuple[OpenCall, Allowed]] = []
         asks: list[Event] = []
         waits = False
-        for each in step.open:
-            verdict = self._weigh(step, each)
+        for open_call in step.open:
+            verdict = self._weigh(step, open_call)
             if isinstance(verdict, Allowed):
-                ready.append((each, verdict))
+                ready.append((open_call, verdict))
             elif isinstance(verdict, Done):
-                await self._finished(step, each, verdict)
+                await self._finished(step, open_call, verdict)
             else:
                 waits = True
-                if each.asked is None:
+                if open_call.asked is None:
                     expires = self.journal.clock.now_us() + int(
                         self.agent.limits.approval_seconds * 1e6
                     )
-                    asks.append(ApprovalAsked(step.message, each.call.id, each.call.name, each.call.arguments,
-                                              verdict.touches, expires))  # fmt: skip
+                    asks.append(ApprovalAsked(step.message, open_call.call.id, open_call.call.name,
+                                              open_call.call.arguments, verdict.touches, expires))  # fmt: skip
         if asks:
             await self.record(*asks)
         self._elsewhere = False
         await self._perform_all(step, ready)
         return not (waits or self._elsewhere) or self._stop.is_set()
 
-    def _weigh(self, step: Step, each: OpenCall) -> Allowed | Asks | Done:
-        # whatever is allowed besides
-        if each.answered is not None and each.answered.answer == "no":
-            return Done("denied", each.answered.why or "The person said no.")
-        gate, call = self.agent.gate, each.call
-        said = each.answered.words if each.answered is not None else ""
+    def _weigh(self, step: Step, open_call: OpenCall) -> Allowed | Asks | Done:
+        # A "no" takes precedence over everything that allows the call.
+        if open_call.answered is not None and open_call.answered.answer == "no":
+            return Done("denied", open_call.answered.why or "The person said no.")
+        gate, call = self.agent.gate, open_call.call
+        said = open_call.answered.words if open_call.answered is not None else ""
         where = Call(
             self.journal.user or "",
             self.conversation,
@@ -752,11 +855,11 @@ class Run:
         )
         if not isinstance(verdict, Asks):
             return verdict
-        if each.answered is not None and each.asked is not None:
-            return self._approved(verdict, each.asked)
+        if open_call.answered is not None and open_call.asked is not None:
+            return self._approved(verdict, open_call.asked)
         if (
-            each.asked is not None
-            and each.asked.expires_at < self.journal.clock.now_us()
+            open_call.asked is not None
+            and open_call.asked.expires_at < self.journal.clock.now_us()
         ):
             return Done("denied", "Nobody answered in time, so it was not allowed.")
         if not self._asks:
@@ -772,7 +875,7 @@ class Run:
         return verdict
 
     def _approved(self, asks: Asks, asked: ApprovalAsked) -> Allowed | Done:
-        """The answer is good for exactly what the person saw."""
+        """Apply the person's approval to exactly the call that the person saw."""
         if asks.touches != asked.touches:
             return Done(
                 "denied",
@@ -783,37 +886,48 @@ class Run:
     async def _perform_all(
         self, step: Step, ready: list[tuple[OpenCall, Allowed]]
     ) -> None:
-        """Calls without effects side by side, the others one after the other, in the order of the answer."""
+        """Run calls without effects in parallel and the other calls in sequence, in the order of the answer."""
         for pure, calls in groupby(ready, lambda call: call[1].tool.effect == "pure"):
             if pure:
                 await asyncio.gather(
-                    *(self._perform(step, each, permit) for each, permit in calls)
+                    *(
+                        self._perform(step, open_call, permit)
+                        for open_call, permit in calls
+                    )
                 )
             else:
-                for each, permit in calls:
-                    await self._perform(step, each, permit)
+                for open_call, permit in calls:
+                    await self._perform(step, open_call, permit)
 
-    async def _perform(self, step: Step, each: OpenCall, permit: Allowed) -> None:
+    async def _perform(self, step: Step, open_call: OpenCall, permit: Allowed) -> None:
         if self._stop.is_set():
             return
         tool = permit.tool
-        if each.started is not None and tool.effect == "once":
+        if open_call.started is not None and tool.effect == "once":
             await self.record(
-                ToolFinished(step.message, each.call.id, "unknown", UNKNOWN_OUTCOME),
+                ToolFinished(
+                    step.message, open_call.call.id, "unknown", UNKNOWN_OUTCOME
+                ),
                 held=True,
             )
             return
-        if each.handed is None:
+        if open_call.handed is None:
             await self.record(
                 ToolStarted(
-                    step.message, each.call.id, tool.name, tool.effect, tool.seconds
+                    step.message,
+                    open_call.call.id,
+                    tool.name,
+                    tool.effect,
+                    tool.seconds,
                 )
             )
             await self._renew(tool.seconds)
         approved = (
-            each.asked.arguments if permit.approved and each.asked is not None else None
+            open_call.asked.arguments
+            if permit.approved and open_call.asked is not None
+            else None
         )
-        async with self._watched(step, each, permit) as watch:
+        async with self._watched(step, open_call, permit) as watch:
             task = asyncio.create_task(
                 self.agent.gate.perform(permit, approved_arguments=approved)
             )
@@ -824,66 +938,75 @@ class Run:
                 raise
             changed = await watch.events() if watch is not None else []
             if done is not None and done.at is None:
-                await self._finished(step, each, done, *changed)
+                await self._finished(step, open_call, done, *changed)
             elif changed:
                 await self.record(*changed)
             if watch is not None:
                 watch.stored()
         if done is not None and done.at is not None:
-            await self._handed(step, each, tool, done.at)
+            await self._handed(step, open_call, tool, done.at)
 
     def _watched(
-        self, step: Step, each: OpenCall, permit: Allowed
-    ) -> contextlib.AbstractAsyncContextManager[Watch | None]:
-        """What this call changes in the folder is found, unless it can change nothing there."""
-        if permit.tool.effect == "pure" or each.handed is not None:
+        self, step: Step, open_call: OpenCall, permit: Allowed
+    ) -> contextlib.AbstractAsyncContextManager[CallWatch | None]:
+        """Return a context manager that finds the call's changes in the folder.
+
+        A call that cannot change the folder is not watched.
+        """
+        if permit.tool.effect == "pure" or open_call.handed is not None:
             return contextlib.nullcontext()
         also = [permit.touches] if permit.tool.paths else []
-        return self._changes.around(
-            self.conversation, self.id, step.message, each.call.id, also
+        return self._changes.watch(
+            self.conversation, self.id, step.message, open_call.call.id, also
         )
 
-    async def _tell_changes(self, watch: Watch | None) -> None:
-        """The process ends in the middle of a call. What that changed is told now: what moves later is not its own."""
+    async def _tell_changes(self, watch: CallWatch | None) -> None:
+        """Record the changes of a call that is interrupted by the end of the process.
+
+        They are recorded now, because later changes are not the call's own.
+        """
         if watch is not None:
             with contextlib.suppress(TenaxError, TimeoutError):
-                async with asyncio.timeout(_TELL_SECONDS):
+                async with asyncio.timeout(self._changes.timing.interrupt_seconds):
                     if changed := await watch.events():
                         await self.record(*changed)
                     watch.stored()
 
     async def _handed(
-        self, step: Step, each: OpenCall, tool: Tool[Any], at: Elsewhere
+        self, step: Step, open_call: OpenCall, tool: Tool[Any], at: Elsewhere
     ) -> None:
-        """It goes on elsewhere: not for longer than the tool may take, but for the time that a person takes to answer."""
-        until = each.handed_at + int(tool.seconds * 1e6)
-        # it has its time from the answer on
-        asked = each.handed is not None and each.handed.asks
+        """Record that a call continues in another conversation, or stop the call after the time of the tool.
+
+        The time that a person needs for an answer does not count.
+        """
+        until = open_call.handed_at + int(tool.seconds * 1e6)
+        # After the answer of a person, the call gets its full time again.
+        asked = open_call.handed is not None and open_call.handed.asks
         if (
-            each.handed is not None
+            open_call.handed is not None
             and not (at.asks or asked)
             and self.journal.clock.now_us() > until
         ):
             await self._halt(at.conversation)
             late = f"{tool.name} was stopped because it took more than {tool.seconds:g} seconds."
-            await self._finished(step, each, Done("failed", late))
+            await self._finished(step, open_call, Done("failed", late))
             return
         self._elsewhere = True
-        if each.handed is None or each.handed.asks != at.asks:
+        if open_call.handed is None or open_call.handed.asks != at.asks:
             await self.record(
-                ToolHanded(step.message, each.call.id, at.conversation, at.asks)
+                ToolHanded(step.message, open_call.call.id, at.conversation, at.asks)
             )
 
     async def _halt(self, conversation: str) -> None:
-        """Stop what goes on there for a call."""
+        """Stop the run that works for a call in another conversation."""
         with contextlib.suppress(Gone):
-            await self._while_away(lambda: self._kin.stop(conversation))
+            await self._while_away(lambda: self._parent.stop(conversation))
 
     async def _finished(
-        self, step: Step, each: OpenCall, done: Done, *changed: FilesChanged
+        self, step: Step, open_call: OpenCall, done: Done, *changed: FilesChanged
     ) -> None:
         finished = ToolFinished(
-            step.message, each.call.id, done.outcome, done.text, done.cut
+            step.message, open_call.call.id, done.outcome, done.text, done.cut
         )
         await self.record(*changed, finished, held=True)
 
@@ -895,33 +1018,31 @@ class Run:
         why: str = "",
         answer: MessageAssistant | None = None,
     ) -> Ended:
-        """The last words and the end of the run are one append."""
+        """End the run. The answer and the end of the run are stored in a single append."""
         if answer is not None:
             await self.record(answer, RunFinished(outcome, why), held=True)
         else:
             await self.record(RunFinished(outcome, why))
-        with contextlib.suppress(StoreUnavailable):
-            await self.journal.prune(self.conversation)
         return outcome
 
     async def _cancel(self, run: OpenRun) -> Ended:
-        """The person stopped it. Every call gets its outcome, so that the conversation can go on."""
-        for each in run.handed:
-            await self._halt(each.handed.conversation)  # type: ignore[union-attr]
-        for each in run.open:
-            begun = each.started is not None
+        """End a run stopped by the person. Every open call gets an outcome, so that the conversation can go on."""
+        for open_call in run.handed:
+            await self._halt(open_call.handed.conversation)  # type: ignore[union-attr]
+        for open_call in run.open:
+            begun = open_call.started is not None
             text = (
                 "It was stopped while it ran."
                 if begun
                 else "It was stopped before it ran."
             )
             await self.record(
-                ToolFinished(run.step.message, each.call.id, "cancelled", text)  # type: ignore[union-attr]
+                ToolFinished(run.step.message, open_call.call.id, "cancelled", text)  # type: ignore[union-attr]
             )
         return await self._finish("cancelled", "Stopped.")
 
     def cut(self) -> list[Event]:
-        """What was cut off by a surprise, sealed."""
+        """Return the text of an unexpectedly cut-off answer as a sealed event."""
         run = self.turns.run
         if run is None or not run.request:
             return []
@@ -929,7 +1050,7 @@ class Run:
         return [MessagePartial([Text(said)], run.request)] if said else []
 
     async def _cut_off(self, why: str) -> None:
-        """The process ends: seal what there is, so that the run can be gone on with."""
+        """Seal the partial text at the end of the process, so that the run can be resumed."""
         whole = self._partials.whole if self._partials is not None else ""
         try:
             async with asyncio.timeout(2.0):
@@ -948,15 +1069,15 @@ class Run:
             )
 
     async def _leave_late(self) -> None:
-        """The lease was taken: what is not stored yet is stored as late output, with this run."""
+        """Store the remaining output as late output of this run, after the lease was lost."""
         late = list(self._late)
         if self._partials is not None:
             late.insert(0, ReplyDelta(0, 0, self._partials.whole))
         ship_late = partial(
-            ship, self.journal.journal, self.conversation, self.id, late
+            store_late_output, self.journal.journal, self.conversation, self.id, late
         )
-        await self._while_away(lambda: self.journal.apart(ship_late))
-        await self._let_go()
+        await self._while_away(lambda: self.journal.threads.run(ship_late))
+        await self._clear_spool()
 
 
 def _endless(model: Model) -> Failure:

@@ -1,4 +1,4 @@
-"""The words that every request begins with. Nothing in them depends on the clock or the machine."""
+"""The system prompt at the start of every request. The text does not depend on the clock or the machine."""
 
 __all__ = ["PROMPT"]
 

@@ -1,24 +1,26 @@
-"""What happens to a run whose owner is gone, as far as a person sees it: the marker, and output that comes late.
+"""Recovery of a run after its owner died: the interruption marker and output stored late.
 
-`interruption` is what is appended for such a run: a function of what the journal says of it, so whoever repairs it, and
-whenever, appends the same. `ship` stores what its owner had and could not store in time: as late output, which stands
-with its own run and changes nothing that a model was sent.
+`interruption` returns the events that end a dead run. The result depends only on the journal, so every process repairs
+the run with the same events, at any time. `store_late_output` stores output that the owner held but could
+not store in time. Late output belongs to its own run and changes nothing that a model was sent.
 
-A run that was interrupted leaves a marker that names it. While its output may still arrive (its owner's process has
-neither ended nor been swept) the marker is pending, and opening the conversation looks again. Output makes it
-*recovered*; none, for good, makes it *neutral*: each is an event, once. Looks are counted in the run's row, not in the
-journal. A read never fails and never waits because this cannot write.
+An interrupted run leaves a marker with the name of the run. The marker is *pending* while output may still arrive, that
+is, until the owner's process has ended or has been swept. Each opening of the conversation looks for output again. If
+output is found, the marker becomes *recovered*. If no output can arrive any more, the marker becomes *neutral*. Each
+transition is an event and happens once. The number of looks is counted in the run's row, not in the journal. A failed
+write during recovery never makes a read fail or wait.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from tenax.concurrency import started
+from tenax.clock import Timing
+from tenax.concurrency import start_thread
 from tenax.errors import (
     DedupReused,
     HeadMoved,
@@ -42,7 +44,7 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Expect, Lease, Recorded, RunState
-from tenax.journal.place import ALL_SEQS
+from tenax.journal.journal import events_after
 from tenax.journal.plan import ID_CHARS_MAX
 from tenax.parts import Text, ToolCall, text_of
 from tenax.views.open_work import OpenRun, Turns
@@ -56,14 +58,13 @@ __all__ = [
     "PAGE_MAX",
     "UNKNOWN_OUTCOME",
     "WORDING",
+    "end_orphaned_run",
     "ended_above",
-    "events_after",
-    "hand_in",
     "interruption",
-    "mend",
     "open_page",
     "open_rows",
-    "ship",
+    "replay_spool",
+    "store_late_output",
 ]
 
 log = logging.getLogger(__name__)
@@ -74,27 +75,29 @@ _LOOK_SECONDS = 30.0
 GONE = "The process that ran it is gone."
 _TRIES = 20
 _DYING = 4
-"""So often a repair looks again at an owner that seems to live: a server hears of the end of a process a moment later."""
-_WAIT_SECONDS = 0.5
-"""How long a read waits for recovery, at most."""
+"""Number of tries before a repair trusts that the lease holder is alive. A server notices the end of a process a moment
+later.
+"""
 PAGE_MAX = 10_000
-"""As many rows as a journal gives at once."""
+"""Largest number of rows that a journal returns at once."""
 
 UNKNOWN_OUTCOME = "It was begun when Tenax was interrupted, and nobody knows whether it was done. It was not tried again."
 
 
 def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event]:
-    """The end of a run whose owner is gone. Text that was cut off is sealed; a call that may have been made and must
-    not be made twice has an unknown outcome. A run that only failed to say that it was done is done.
+    """Return the events that end a run after its owner died.
+
+    Text of a cut-off answer is sealed. A started call with the effect "once" gets an unknown outcome, because the call
+    may have been made and must not be made twice. A run that was answered but not finished counts as completed.
     """
     events: list[Event] = []
     if run.request and run.said:
         events.append(MessagePartial([Text(run.said)], run.request))
-    for each in run.open:
-        if each.started is not None and each.started.effect == "once":
+    for call in run.open:
+        if call.started is not None and call.started.effect == "once":
             assert run.step is not None
             events.append(
-                ToolFinished(run.step.message, each.call.id, "unknown", UNKNOWN_OUTCOME)
+                ToolFinished(run.step.message, call.call.id, "unknown", UNKNOWN_OUTCOME)
             )
     if run.answered:
         return [*events, RunFinished("completed")]
@@ -104,12 +107,12 @@ def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event
     return events
 
 
-def ship(
+def store_late_output(
     journal: Journal, conversation: str, run: str, events: Sequence[Event]
 ) -> None:
-    """Store output of a run that no longer has the conversation, once, and seal the run.
+    """Store the output of a run that no longer owns the conversation, once, and seal the run.
 
-    What of it the journal has already is left out.
+    Output already stored in the journal is skipped. Raises `HeadMoved` if other writers win every try.
     """
     for _ in range(_TRIES):
         head = journal.head(conversation).head
@@ -121,9 +124,9 @@ def ship(
             for n, (what, payload) in enumerate(stored.late(events), first)
         ]
         results = [
-            ToolLate(each.message, each.call, each.outcome, each.text, each.cut)
-            for each in events
-            if isinstance(each, ToolFinished) and stored.lacks(each)
+            ToolLate(event.message, event.call, event.outcome, event.text, event.cut)
+            for event in events
+            if isinstance(event, ToolFinished) and stored.lacks(event)
         ]
         if (
             not words
@@ -150,29 +153,34 @@ def ship(
     )
 
 
-def hand_in(
+def replay_spool(
     journal: Journal,
     conversation: str,
     run: str,
     events: Sequence[Event],
     instance: str,
 ) -> None:
-    """Store what a dead instance held of a run, once: as what it is while its run is open, as late output after."""
+    """Store the output that a dead instance held for a run, once.
+
+    While the run is open, the events are appended as they are. After the run, `store_late_output` stores them as late
+    output. Raises `RunConflict` if the run stays open and its lease stays taken.
+    """
     name = f"run:{conversation}"
     for _ in range(_TRIES):
         head = journal.head(conversation)
         if head.run != run:
-            ship(journal, conversation, run, events)
+            store_late_output(journal, conversation, run, events)
             return
         lease = journal.claim(name, f"sweep {run}", _LOOK_SECONDS)
-        # who has its spool knows that it is dead
+        # The caller holds the lock on the spool of the instance, so the instance is known to be dead.
         if lease is None and journal.holder(name) == instance:
             lease = journal.claim(name, f"sweep {run}", _LOOK_SECONDS, take_over=True)
-        if lease is None:  # somebody ends the run just now
+        # Another process is ending the run right now.
+        if lease is None:
             journal.wait(conversation, head.head, seconds=0.25)
             continue
         try:
-            # it was ended before the lease was ours
+            # The run may have ended before this process got the lease.
             if journal.head(conversation).run != run:
                 continue
             held = _Stored(
@@ -189,7 +197,7 @@ def hand_in(
 
 
 class _Stored:
-    """What the journal has of a run's output."""
+    """The part of a run's output stored in the journal."""
 
     def __init__(
         self, journal: Journal, conversation: str, run: str, state: RunState | None
@@ -204,11 +212,11 @@ class _Stored:
             if state is not None and state.started
             else journal.head(conversation).head
         )
-        for each in events_after(journal, conversation, after):
-            if each.run in {run, None}:
-                self._take(each)
+        for recorded in events_after(journal, conversation, after):
+            if recorded.run in {run, None}:
+                self._fold_event(recorded)
 
-    def _take(self, recorded: Recorded) -> None:
+    def _fold_event(self, recorded: Recorded) -> None:
         match recorded.event:
             case ModelRequested():
                 self._last = recorded.seq
@@ -224,20 +232,20 @@ class _Stored:
             case ToolFinished(message, call, outcome) | ToolLate(
                 message, call, outcome
             ):
-                # nobody knew; what is handed in is what was done
+                # An unknown outcome does not count: the result in the spool says what was done.
                 if outcome != "unknown":
                     self._finished.add((message, call))
 
     def lacks(self, event: ToolFinished) -> bool:
-        """Whether this result is not there."""
+        """Return whether the result is missing in the journal."""
         return (event.message, event.call) not in self._finished
 
     def missing(self, events: Sequence[Event]) -> list[Event]:
-        """Of these, what can be appended as it is to a run that is open."""
+        """Return the missing events in a form that can be appended to the open run."""
         whole = {
-            each.request
-            for each in events
-            if isinstance(each, MessageAssistant | MessagePartial)
+            event.request
+            for event in events
+            if isinstance(event, MessageAssistant | MessagePartial)
         }
         closed = self._answered | self._sealed
         ends = {request: len(text) for request, text in self._said.items()}
@@ -247,7 +255,7 @@ class _Stored:
             match event:
                 case ReplyDelta(request, offset, text) if request not in closed | whole:
                     rest, end = _rest(told, request, offset, text), ends.get(request, 0)
-                    # at the end of what is there: a crashed server may have lost the last of it
+                    # Append at the end of the stored text: a crashed server may have lost the last partials.
                     if rest:
                         found.append(ReplyDelta(request, end, rest))
                         ends[request] = end + len(rest)
@@ -264,7 +272,7 @@ class _Stored:
     def late(
         self, events: Sequence[Event]
     ) -> list[tuple[Literal["token", "tool"], dict[str, Any]]]:
-        """The words that are not there, and the calls that were asked for. Nothing is said twice."""
+        """Return the missing text and the tool calls of unstored answers. No text is returned twice."""
         told = {request: len(text) for request, text in self._said.items()}
         answered = set(self._answered)
         found: list[tuple[Literal["token", "tool"], dict[str, Any]]] = []
@@ -292,22 +300,17 @@ class _Stored:
 
 
 def _rest(told: dict[int, int], request: int, offset: int, text: str) -> str:
-    """What of this was not told yet; from now on it was."""
+    """Return the part of `text` beyond the text seen so far, and advance `told` to the end of `text`."""
     before = told.get(request, 0)
     told[request] = max(before, offset + len(text))
     return text[max(0, before - offset) :]
 
 
-def events_after(
-    journal: Journal, conversation: str, after: int, upto: int = ALL_SEQS
-) -> Iterator[Recorded]:
-    while page := journal.read(conversation, after=after, upto=upto):
-        yield from page
-        after = page[-1].seq
+def end_orphaned_run(journal: Journal, conversation: str, run_id: str) -> None:
+    """End a run after its owner died. A finished run stays unchanged.
 
-
-def mend(journal: Journal, conversation: str, run_id: str) -> None:
-    """End a run whose owner is gone. One that has ended is left as it is."""
+    Raises `RunConflict` if the owner is alive.
+    """
     name = f"run:{conversation}"
     for tries in range(_TRIES):
         known = journal.run(conversation, run_id)
@@ -316,7 +319,7 @@ def mend(journal: Journal, conversation: str, run_id: str) -> None:
         lease = journal.claim(name, f"repair {run_id}"[:ID_CHARS_MAX], _LOOK_SECONDS)
         if lease is not None:
             try:
-                _end(journal, conversation, run_id, lease)
+                _end_run(journal, conversation, run_id, lease)
             finally:
                 journal.release(lease)
             return
@@ -324,12 +327,12 @@ def mend(journal: Journal, conversation: str, run_id: str) -> None:
             "repair"
         ):
             break
-        # another repairs it
+        # Another process is repairing the run.
         journal.wait(conversation, journal.head(conversation).head, seconds=0.25)
     raise RunConflict(f"Run {run_id} has an owner that is alive.", hint="take it over")
 
 
-def _end(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None:
+def _end_run(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None:
     turns, head, known = (
         Turns(),
         journal.head(conversation),
@@ -342,8 +345,8 @@ def _end(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None
         if known is not None and known.started
         else max(0, head.unanswered - 1)
     )
-    for each in events_after(journal, conversation, after):
-        turns.apply(each)
+    for recorded in events_after(journal, conversation, after):
+        turns.apply(recorded)
     run = turns.run
     if run is not None and run.id == run_id:
         step = run.step
@@ -355,39 +358,48 @@ def _end(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None
         events = interruption(run, GONE)
     elif head.run is not None:
         raise RunConflict(f"Another run than {run_id} is open.")
-    else:  # it died before it could say that it had begun: what waited for it was its input
+    else:
+        # The run died before its `RunStarted` was stored. The waiting inputs were the inputs of the run.
         events = [RunStarted(list(turns.waiting)), RunFinished("interrupted", GONE)]
     journal.append(conversation, events, run=run_id, lease=lease)
 
 
 WORDING: Mapping[str, str] = {
-    "pending": "The answer was interrupted. Looking for what was written of it.",
-    "recovered": "The answer was interrupted. What was written of it stands above.",
-    "neutral": "The answer was interrupted. No more of it is expected.",
-    "resumed": "The answer was interrupted, and went on below.",
-    "failed": "The answer failed.",
+    "pending": "The answer was interrupted. Recovering it.",
+    "recovered": "The answer was interrupted. The text above was recovered.",
+    "neutral": "The answer was interrupted. No further text was recovered.",
+    "resumed": "The answer was interrupted. It is regenerated below.",
+    "failed": "Something went wrong.",
     "stopped": "Stopped.",
 }
 
 
 def open_rows(
-    journal: Journal, conversation: str, *, before: int | None = None, limit: int = 50
+    journal: Journal,
+    conversation: str,
+    *,
+    before: int | None = None,
+    limit: int = 50,
+    timing: Timing = Timing(),
 ) -> list[Row]:
-    """The last rows and the inputs that wait, or the last rows before a seq, after a look for output that came late."""
-    page = open_page(
-        journal, conversation, None if before is None else first_key(before), limit
-    )
+    """Look for late output, then return the last rows and the waiting inputs, or the last rows before a seq."""
+    key = None if before is None else first_key(before)
+    page = open_page(journal, conversation, key, limit, timing)
     return [*page.rows, *page.waiting]
 
 
 def open_page(
-    journal: Journal, conversation: str, before: Key | None, limit: int
+    journal: Journal,
+    conversation: str,
+    before: Key | None,
+    limit: int,
+    timing: Timing = Timing(),
 ) -> Page:
-    """The last rows, or the last before a key, after a look for output that came late."""
+    """Look for late output, then return the last rows, or the last rows before a key."""
     folded = fold_page(journal, conversation, before, limit)
     page = folded.page(limit)
     if any(row.state == "pending" for row in page.rows) and _retry(
-        journal, conversation, page, folded.shown
+        journal, conversation, page, folded.shown, timing.recovery_seconds
     ):
         return fold_page(journal, conversation, before, limit).page(limit)
     return page
@@ -396,15 +408,19 @@ def open_page(
 def ended_above(
     journal: Journal, conversation: str, run: str | None, first: int
 ) -> bool:
-    """Whether a run ended above the page that begins here: what comes late of it is not shown on this one."""
+    """Return whether a run ended above the page that starts at `first`. Late output of the run does not appear on the
+    page.
+    """
     state = journal.run(conversation, run or "")
     return state is not None and state.finished is not None and state.finished < first
 
 
-def _retry(journal: Journal, conversation: str, page: Page, shown: Transcript) -> bool:
-    """Look again for the output of runs whose marker is pending. True if something is shown otherwise now.
+def _retry(
+    journal: Journal, conversation: str, page: Page, shown: Transcript, seconds: float
+) -> bool:
+    """Look again for the output of runs with a pending marker. Return `True` if the page has to be read again.
 
-    It comes back soon: a store that does not take writes is not waited for.
+    The call returns after at most `seconds`, even if the store does not accept writes.
     """
     key = (journal.incarnation, journal.user, conversation)
     pending = [
@@ -416,13 +432,12 @@ def _retry(journal: Journal, conversation: str, page: Page, shown: Transcript) -
         try:
             changed.extend(
                 [
-                    _look(journal, conversation, row, row.run or "", shown)
+                    _find_output(journal, conversation, row, row.run or "", shown)
                     for row in pending
                 ]
             )
-        except (
-            TenaxError
-        ) as error:  # a read shows what there is, whatever recovery cannot do
+        except TenaxError as error:
+            # The read shows the stored rows, even if recovery fails.
             log.warning(
                 "Recovery has to wait: %s", error, extra={"action": "recovery_waits"}
             )
@@ -434,24 +449,25 @@ def _retry(journal: Journal, conversation: str, page: Page, shown: Transcript) -
         if not pending or key in _looking:
             return False
         _looking.add(key)
-    thread = started(look, "tenax-recovery")
-    if thread is None:  # the next read looks
+    thread = start_thread(look, "tenax-recovery")
+    # No thread could be started. The next read looks again.
+    if thread is None:
         with _lock:
             _looking.discard(key)
         return False
-    thread.join(_WAIT_SECONDS)
+    thread.join(seconds)
     return any(changed)
 
 
 _looking: set[tuple[str, str | None, str]] = set()
-"""Conversations in which this process is looking now."""
+"""Conversations in which a thread of this process is looking for output."""
 _lock = threading.Lock()
 
 
-def _look(
+def _find_output(
     journal: Journal, conversation: str, row: Row, run: str, shown: Transcript
 ) -> bool:
-    """One look at one run, by one reader at a time."""
+    """Look once for the output of a run. A lease lets only one reader look at a time."""
     name, reader = (
         f"recover:{conversation}:{run}"[:ID_CHARS_MAX],
         f"reader {run}"[:ID_CHARS_MAX],
@@ -480,7 +496,7 @@ def _verdict(
     if state is None:
         return None
     if state.late or any(
-        each.run == run and each.kind in {"assistant", "tool"} for each in shown.rows
+        row.run == run and row.kind in {"assistant", "tool"} for row in shown.rows
     ):
         return "recovered"
     if state.sealed is None and not _swept(journal, conversation, state):
@@ -492,15 +508,17 @@ def _verdict(
 
 
 def _swept(journal: Journal, conversation: str, state: RunState) -> bool:
-    """Whether no more output can come: the process that ran it has ended, or its host has shipped all it left."""
+    """Return whether no more output can arrive: the owner's process has ended, or its host has shipped all spooled
+    output.
+    """
     started = (
         journal.fact(conversation, state.started) if state.started is not None else None
     )
     event = started.event if started is not None else None
     owner = event.instance if isinstance(event, RunStarted) else ""
     gone = {
-        each.id
-        for each in journal.instances()
-        if each.ended_at is not None or each.swept_at is not None
+        instance.id
+        for instance in journal.instances()
+        if instance.ended_at is not None or instance.swept_at is not None
     }
     return owner in gone

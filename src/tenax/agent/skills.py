@@ -1,8 +1,9 @@
-"""Skills: folders with a `SKILL.md` that says how a kind of task is done. They are named in the prompt, and read when needed.
+"""Skills: folders with a `SKILL.md` that explains a kind of task.
 
-The person's own stand in the data folder, a repository's in `.tenax/skills` of the conversation's folder. Those may have been
-written by anybody: they stand between the marks of instruction files, hide none of the person's, and can allow nothing. A
-skill is read inside its folder only, and through no link.
+The prompt lists the names, and the model reads a skill when needed. The person's own skills are in the data folder, a
+repository's skills in `.tenax/skills` of the conversation's folder. Anybody may have written a repository's skill. So
+its text is quoted like an instruction file, cannot hide a skill of the person, and grants no permission. A skill is
+read only inside its folder, and never through a link.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import msgspec
 from msgspec import Meta
 
 from tenax.agent.instructions import NOTE, line, marked, read
+from tenax.concurrency import run_in_own_thread
 from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
-from tenax.tools.base import Call, Tool, aside
+from tenax.tools.base import Args, Call, Tool
 from tenax.tools.paths import parent_of, parts_of
 
 __all__ = ["ReadSkill", "ReadSkillArgs", "Skill", "Skills"]
@@ -40,7 +42,10 @@ _INTRO: Final = "Skills say how a kind of task is done. Read one with read_skill
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """One skill, or (`problem`) why a folder is none. It stands at `parts` below `root`; `own`: it is the person's."""
+    """A skill, or a folder that is not a valid skill (`problem` gives the reason).
+
+    The skill is at `parts` below `root`. `own` marks a skill of the person.
+    """
 
     name: str
     description: str
@@ -51,45 +56,45 @@ class Skill(msgspec.Struct, frozen=True):
 
 
 class Skills:
-    """The person's skills, and those of a folder; None where they are not used."""
+    """The person's skills and the skills of a folder. `None` disables a source."""
 
     def __init__(self, own: Path | None, folder: Path | None) -> None:
         self._own, self._folder = own, folder
 
     def all(self) -> list[Skill]:
-        """Those that can be used, and then those that cannot; the person's first. Reads from a disk."""
+        """Return the usable skills, then the unusable skills. The person's skills come first. Reads from the disk."""
         used: dict[str, Skill] = {}
         broken = []
         mine, others = (
             _found(self._own, [], own=True),
             _found(self._folder, [".tenax", "skills"], own=False),
         )
-        for each in (*mine, *others):
-            problem = each.problem or (
-                "There is another one of this name." if each.name in used else ""
+        for skill in (*mine, *others):
+            problem = skill.problem or (
+                "There is another one of this name." if skill.name in used else ""
             )
             if not problem and len(used) < SKILLS_MAX:
-                used[each.name] = each
+                used[skill.name] = skill
             else:
                 problem = problem or f"There are more than {SKILLS_MAX}."
-                broken.append(msgspec.structs.replace(each, problem=problem))
+                broken.append(msgspec.structs.replace(skill, problem=problem))
         return [*used.values(), *broken]
 
     def told(self) -> str:
-        """What a prompt says of them; "" where there are none."""
+        """Return the list of skills for a prompt, or "" if there are none."""
         lines: dict[bool, str] = {True: "", False: ""}
-        for each in self.all():
-            lines[each.own] += (
-                "" if each.problem else f"- {each.name}: {each.description}\n"
+        for skill in self.all():
+            lines[skill.own] += (
+                "" if skill.problem else f"- {skill.name}: {skill.description}\n"
             )
         others = (
             f"{NOTE}\n\n{marked('.tenax/skills', lines[False])}" if lines[False] else ""
         )
-        said = [each for each in (lines[True].rstrip(), others) if each]
+        said = [section for section in (lines[True].rstrip(), others) if section]
         return "\n\n".join([_INTRO, *said]) if said else ""
 
 
-class ReadSkillArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReadSkillArgs(Args):
     """Which file of which skill."""
 
     name: str
@@ -97,7 +102,7 @@ class ReadSkillArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReadSkill(Tool[ReadSkillArgs]):
-    """Read a skill. What the rules forbid to read in the folder is not read as a part of a skill either."""
+    """Read a skill. Deny rules for files of the folder also apply to the skills of the folder."""
 
     name = "read_skill"
     description = "Read a skill that was named to you, or another file of its folder."
@@ -115,17 +120,17 @@ class ReadSkill(Tool[ReadSkillArgs]):
         return "/".join([args.name, *parts_of(args.file)])
 
     async def run(self, args: ReadSkillArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        return await aside(lambda _deserted: self._read(args))
+        return await run_in_own_thread(lambda: self._read_skill(args))
 
-    def _read(self, args: ReadSkillArgs) -> str:
+    def _read_skill(self, args: ReadSkillArgs) -> str:
         skill = {
-            each.name: each for each in self._skills.all() if not each.problem
+            skill.name: skill for skill in self._skills.all() if not skill.problem
         }.get(args.name)
         parts = [*skill.parts, *parts_of(args.file)] if skill is not None else []
         path = "/".join(parts)
         denied = any(
-            each.verdict == "deny" and each.fits("read_file", path)
-            for each in self._rules()
+            rule.verdict == "deny" and rule.matches("read_file", path)
+            for rule in self._rules()
         )
         text = (
             _text(skill.root, parts)
@@ -140,28 +145,30 @@ class ReadSkill(Tool[ReadSkillArgs]):
 
 
 def _found(root: Path | None, below: list[str], *, own: bool) -> list[Skill]:
-    """The skills in the folders there; none is reached through a link."""
+    """Return the skills in the subfolders of a folder. Links are not followed."""
     if root is None:
         return []
     try:
         with (
-            parent_of(root, [*below, ""], make=False) as place,
-            os.scandir(place) as found,
+            parent_of(root, [*below, ""], make=False) as folder,
+            os.scandir(folder) as found,
         ):
             names = [
-                each.name for each in islice(found, _FOLDERS_MAX) if not each.is_file()
+                entry.name
+                for entry in islice(found, _FOLDERS_MAX)
+                if not entry.is_file()
             ]
     except (OSError, ToolFailed):
         return []
-    return [_skill(root, [*below, each], own=own) for each in sorted(names)]
+    return [_skill(root, [*below, name], own=own) for name in sorted(names)]
 
 
 def _skill(root: Path, parts: list[str], *, own: bool) -> Skill:
     head = _HEAD.match(_text(root, [*parts, "SKILL.md"]))
     pairs = dict(_PAIR.findall(head[1])) if head else {}
     name, about = (
-        _QUOTED.sub(r"\2", " ".join(pairs.get(each, "").split()))
-        for each in ("name", "description")
+        _QUOTED.sub(r"\2", " ".join(pairs.get(field, "").split()))
+        for field in ("name", "description")
     )
     if _NAME.fullmatch(name) and about:
         return Skill(name, about[:DESCRIPTION_CHARS_MAX], root, parts, own)
@@ -169,9 +176,9 @@ def _skill(root: Path, parts: list[str], *, own: bool) -> Skill:
 
 
 def _text(root: Path, parts: list[str]) -> str:
-    """What a file says that is inside, on a way without links; "" where there is none."""
+    """Return the text of a file below `root`, or "" if the file cannot be read. Links are not followed."""
     try:
-        with parent_of(root, parts, make=False) as place:
-            return read(parts[-1], place, _READ_CHARS_MAX)
+        with parent_of(root, parts, make=False) as folder:
+            return read(parts[-1], folder, _READ_CHARS_MAX)
     except (OSError, ToolFailed):
         return ""

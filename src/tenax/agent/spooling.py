@@ -1,8 +1,8 @@
-"""What a run has while the store is away: held on this host's disk, and handed in by whoever comes after.
+"""Output of runs during a store outage, held on the local disk until a process can store the output.
 
-Each runtime has a spool of its own, whose room is taken before it is needed. A sweep hands in what dead processes of
-this host left, and then says that no more will come of them. Disk work is done on a daemon thread, so that a disk that
-hangs keeps neither the loop nor the end of the process.
+Each runtime has its own spool, with disk space reserved in advance. A sweep stores the output left by dead processes of
+the host, and then records that no more output of the processes will arrive. Disk work runs on a daemon thread, because
+a hanging disk must block neither the event loop nor the exit of the process.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tenax.agent.recovery import hand_in
+from tenax.agent.recovery import replay_spool
+from tenax.concurrency import ThreadPool
 from tenax.errors import Gone, NoSuchConversation, StoreUnavailable, TenaxError
 from tenax.events import Event, Unknown, decode, encode
-from tenax.journal.aio import AsyncJournal, Threads
-from tenax.journal.spool import Entry, Spool, left
+from tenax.journal.aio import AsyncJournal
+from tenax.journal.spool import HeldEvent, Spool, left
 
-__all__ = ["Held"]
+__all__ = ["OutputSpool"]
 
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 1.0
 
 
-class Held:
-    """The spool of this runtime, its room taken before it is needed, and the handing in of dead ones'."""
+class OutputSpool:
+    """The spool of the runtime, with reserved disk space, and the sweep of dead processes' spools."""
 
     def __init__(
         self, journal: AsyncJournal, folder: Path, tell: Callable[[str, int], None]
@@ -38,31 +39,35 @@ class Held:
         self._journal = journal
         self._folder = folder
         self._tell = tell
+        self.instance = ""
+        """The id of this process in the store, once a worker knows it."""
         self._spool: Spool | None = None
         self._making: asyncio.Task[Spool] | None = None
         self._runs: dict[tuple[str, str], int] = {}
-        # of its own: those of the journal may all wait for the store
-        self._threads = Threads(1)
+        # The spool has its own thread: all threads of the journal may be waiting for the store.
+        self._threads = ThreadPool(1, "tenax-spool")
 
     async def prepare(self) -> Spool:
-        """Take the room now: a disk that is full has none when it is needed."""
+        """Reserve the disk space now, because a full disk has no space when the spool is needed."""
         making = self._making
         if making is None or (making.done() and making.exception() is not None):
             making = self._making = asyncio.create_task(self._make(), name="spool")
-            # The caller may be gone when it fails. Whoever needs the spool next tries again and is told.
+            # The caller may be gone when the task fails. The next call tries again and raises the error.
             making.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(making)
 
     async def _make(self) -> Spool:
-        name = f"{await self._journal.instance()}.{next(_numbers)}"
+        # A store that is away may not be able to say which process this is.
+        instance = self.instance or await self._journal.instance()
+        name = f"{instance}.{next(_numbers)}"
         self._spool = await self._threads.run(partial(Spool, self._folder, name))
         return self._spool
 
     async def hold(self, conversation: str, run: str, event: Event) -> None:
-        """Put it on this host's disk. Returns once it is there."""
+        """Write an event to the local disk. Returns once the event is on the disk."""
         journal = self._journal
         body = encode(event)
-        entry = Entry(
+        entry = HeldEvent(
             journal.user or "",
             conversation,
             run,
@@ -78,7 +83,7 @@ class Held:
         self._tell(conversation, held)
 
     async def let_go(self, conversation: str, run: str) -> None:
-        """Everything that was held of this run is in the store."""
+        """Forget the held events of a run, because the store now has the events. Clear the spool if no run is held."""
         self._runs.pop((conversation, run), None)
         self._tell(conversation, 0)
         if not self._runs and self._spool is not None:
@@ -86,40 +91,45 @@ class Held:
             await self._threads.run(self._spool.clear)
 
     async def sweep(self) -> None:
-        """Hand in what dead processes of this host held, each once; then say that no more will come of them."""
+        """Store the spooled output of dead processes of this host once, then record that no more output will follow."""
         everybody = self._journal.of(None)
         before = await everybody.instances()
-        known = {each.id for each in before}
+        known = {instance.id for instance in before}
         dead = await self._threads.run(
             partial(left, self._folder, lambda name: _owner(name) not in known)
         )
         try:
             for spool in dead:
-                await self._take(spool)
-        finally:  # one that this process keeps locked is handed in by nobody
+                await self._replay_and_remove(spool)
+        finally:
+            # Close every spool: no process could take over a spool that stays locked by this process.
             for spool in dead:
                 spool.close(remove=False)
-        kept = {_owner(each.parent.name) for each in self._folder.glob("*/spool")}
-        for each in before:
+        kept = {
+            _owner(spool_file.parent.name)
+            for spool_file in self._folder.glob("*/spool")
+        }
+        for instance in before:
             gone = (
-                each.host == platform.node()
-                and not each.alive
-                and each.swept_at is None
+                instance.host == platform.node()
+                and not instance.alive
+                and instance.swept_at is None
             )
-            if gone and each.id not in kept:
-                with contextlib.suppress(StoreUnavailable):  # it is said the next time
-                    await everybody.swept(each.id)
+            if gone and instance.id not in kept:
+                # The next sweep records the end.
+                with contextlib.suppress(StoreUnavailable):
+                    await everybody.swept(instance.id)
 
-    async def _take(self, spool: Spool) -> None:
+    async def _replay_and_remove(self, spool: Spool) -> None:
         try:
-            await self._ship(spool)
+            await self._replay(spool)
             await self._threads.run(partial(spool.close, remove=True))
         except TenaxError as error:
             log.warning(
                 "A spool is kept for later: %s", error, extra={"action": "spool_kept"}
             )
 
-    async def _ship(self, spool: Spool) -> None:
+    async def _replay(self, spool: Spool) -> None:
         runs: dict[tuple[str, str, str], list[Event]] = {}
         for entry in await self._threads.run(spool.read):
             event = decode(entry.kind, entry.body)
@@ -128,11 +138,13 @@ class Held:
                     event
                 )
         for (user, conversation, run), events in runs.items():
-            # deleted meanwhile, and so is this
+            # If the conversation was deleted in the meantime, its spooled output is dropped as well.
             with contextlib.suppress(Gone, NoSuchConversation):
                 theirs, owner = self._journal.of(user), _owner(spool.instance)
-                await theirs.apart(
-                    partial(hand_in, theirs.journal, conversation, run, events, owner)
+                await theirs.threads.run(
+                    partial(
+                        replay_spool, theirs.journal, conversation, run, events, owner
+                    )
                 )
 
     async def close(self) -> None:
@@ -143,7 +155,8 @@ class Held:
             try:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await self._threads.run(close)
-            except (TenaxError, TimeoutError) as error:  # the next process finds it
+            except (TenaxError, TimeoutError) as error:
+                # The next process finds the spool.
                 log.warning(
                     "The spool stays as it is. %s",
                     error,
@@ -153,7 +166,7 @@ class Held:
 
 
 _numbers = itertools.count(1)
-"""A process may have a runtime for each of its users, and each has a spool of its own."""
+"""Numbers for spool names. A process may have a runtime per user, and each runtime has its own spool."""
 
 
 def _owner(spool: str) -> str:

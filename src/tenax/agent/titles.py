@@ -1,7 +1,8 @@
-"""A title for a conversation, from the model that answered it.
+"""Titles for conversations, written by the model that gave the answer.
 
-It is asked once the first answer stands, beside the talk: whatever goes wrong, nothing in the conversation changes. A
-title that a person gave meanwhile stays, and one is never made of words that were taken back or erased meanwhile.
+The model is asked after the first answer, outside the conversation: a failure changes nothing in the conversation. A
+title given by a person in the meantime stays. A title is never made from text that was undone or erased in the
+meantime.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Expect
 from tenax.models.base import Answer, Failure, Model, Words
 from tenax.parts import Text, text_of
+from tenax.text import replace_hidden
 from tenax.views.context import Message
 
 __all__ = ["ask", "give_title"]
@@ -42,19 +44,23 @@ The answer: {answered}"""
 async def give_title(
     journal: AsyncJournal, model: Model, conversation: str, *, silence: float
 ) -> str | None:
-    """Ask for a title, and store it if there is still none. The title that was stored.
+    """Ask for a title and store the title if the conversation still has none. Return the stored title, or `None`.
 
-    `silence` seconds are all the time there is. The caller sees to it that the model is a real one.
+    `silence` is the total time limit in seconds. The caller makes sure that the model is a real model.
     """
     since = (await journal.head(conversation)).head
     if (await journal.summary(conversation)).title is not None:
         return None
     standing = await journal.messages(conversation, upto=since)
-    asked = next((each for each in standing if _asks(each.event)), None)
-    answered = next((each for each in standing if _answers(each.event)), None)
+    asked = next((recorded for recorded in standing if _asks(recorded.event)), None)
+    answered = next(
+        (recorded for recorded in standing if _answers(recorded.event)), None
+    )
     if asked is None or answered is None:
         return None
-    request = _ASK.format(asked=_start(asked.event), answered=_start(answered.event))
+    request = _ASK.format(
+        asked=_first_words(asked.event), answered=_first_words(answered.event)
+    )
     answer = await ask(
         model, request, "title", silence=silence, chars_max=_SAID_CHARS_MAX
     )
@@ -75,7 +81,11 @@ async def give_title(
 async def ask(
     model: Model, request: str, purpose: str, *, silence: float, chars_max: int
 ) -> Answer | None:
-    """Ask a model something beside the talk. None if it fails, takes longer than that in all, or says more than that."""
+    """Ask a model outside the conversation.
+
+    Return `None` if the model fails, takes longer than `silence` seconds in total, or writes more than `chars_max`
+    characters.
+    """
     body = model.body("", [], [model.message(Message("user", (Text(request),)))], {})
     stream, said = model.stream(body, silence=silence), 0
     with contextlib.suppress(TimeoutError):
@@ -102,7 +112,7 @@ async def ask(
 async def _store(
     journal: AsyncJournal, conversation: str, title: str, unedited: tuple[int, int]
 ) -> str | None:
-    """Append it, if there is none yet. The conversation may go on meanwhile: then look again, a few times."""
+    """Append the title if there is none yet. Retry a few times if the conversation moves meanwhile."""
     for _ in range(_TRIES_MAX):
         head = (await journal.head(conversation)).head
         if (await journal.summary(conversation)).title is not None:
@@ -117,15 +127,13 @@ async def _store(
 
 
 def clean(text: str) -> str:
-    """What a model wrote, as a title: one line, no quotes around it, nothing that does not print, not too long."""
+    """Turn the model's text into a title: a short single line without surrounding quotes or hidden characters."""
     text = re.sub(r"(?s)<think>.*?</think>", "", redacted(text))
-    line = next(filter(None, (each.strip(_QUOTES) for each in text.splitlines())), "")
-    line = re.sub(r"(?i)^(?:title|titel)\s*[:\-]\s*", "", line).strip(_QUOTES)
-    line = (
-        " ".join("".join(each if each.isprintable() else " " for each in line).split())
-        .rstrip(".")
-        .strip(_QUOTES)
+    line = next(
+        filter(None, (quoted.strip(_QUOTES) for quoted in text.splitlines())), ""
     )
+    line = re.sub(r"(?i)^(?:title|titel)\s*[:\-]\s*", "", line).strip(_QUOTES)
+    line = " ".join(replace_hidden(line, " ").split()).rstrip(".").strip(_QUOTES)
     if len(line) > TITLE_CHARS_MAX:
         line = line[: TITLE_CHARS_MAX - 1].rsplit(" ", 1)[0].rstrip(" ,;:") + "…"
     return line
@@ -139,6 +147,6 @@ def _answers(event: object) -> bool:
     return isinstance(event, MessageAssistant) and bool(text_of(event.parts).strip())
 
 
-def _start(event: object) -> str:
+def _first_words(event: object) -> str:
     assert isinstance(event, MessageUser | MessageAssistant)
     return text_of(event.parts).strip()[:_QUOTED_CHARS_MAX]

@@ -1,19 +1,19 @@
-"""The tour: a conversation in which a script answers and everything else is real.
+"""The tour: a conversation with scripted answers and a real system around them.
 
-The words are played, the journal, the approval, the file and the kill are not. Which words come next is a function of the
-request alone, so a server that is killed in the middle goes on where the journal stands.
+Only the answers are scripted. The journal, the approval, the file and the kill are real. The next answer depends only
+on the request, so a server killed in the middle continues from the journal.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from tenax.models import Call, Reply, Script, ScriptedModel
+from tenax.models import Reply, Script, ScriptedCall, ScriptedModel
 
 __all__ = ["FIRST_WORDS", "TOUR", "tour_model"]
 
 TOUR: Final = "tour"
-"""The source of such a conversation, and the name under which the script answers."""
+"""The source of a tour conversation, and the model name of the script."""
 
 FIRST_WORDS: Final = "Show me what you hold on to."
 
@@ -75,8 +75,8 @@ I am only a script, and this is the end of it. Connect a model in the settings, 
 
 
 def tour_model() -> ScriptedModel:
-    """The script. What comes after its end is its end again."""
-    write = Call("write_file", {"path": "tour/hello.md", "content": _FILE})
+    """Return the scripted model. Requests after the end of the script get the last reply again."""
+    write = ScriptedCall("write_file", {"path": "tour/hello.md", "content": _FILE})
     replies = [
         Reply(_WELCOME, calls=[write], pause=0.03),
         Reply(_LONG, pause=0.07),

@@ -1,75 +1,126 @@
-"""The command line. Each command is a file here, added to the group below."""
+"""The command line. Every command has a file here, listed in the table below and imported when called."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 from click.core import ParameterSource
 
-from tenax.cli.ask import ask
-from tenax.cli.doctor import examine
-from tenax.cli.frame import Commands, leave, open_streams, run
-from tenax.cli.list import list_conversations
-from tenax.cli.mcp import mcp
-from tenax.cli.memory import memory
-from tenax.cli.rules import rules
-from tenax.cli.schedule import schedule
-from tenax.cli.serve import code, demo, link, serve
-from tenax.cli.setup import setup
-from tenax.cli.show import show
-from tenax.cli.skills import list_skills
-from tenax.config import load
+from tenax.cli.frame import (
+    Commands,
+    LazyCommand,
+    leave,
+    load_config,
+    open_streams,
+    restore_interrupts,
+    run,
+)
+
+COMMANDS: Final = {
+    "code": LazyCommand(
+        "tenax.cli.serve",
+        "code",
+        "Print a code that confirms a new MCP server on the page.",
+    ),
+    "demo": LazyCommand(
+        "tenax.cli.serve", "demo", "Take the tour; needs no model and no key."
+    ),
+    "doctor": LazyCommand(
+        "tenax.cli.doctor",
+        "examine",
+        "Show folders and versions, and verify the store.",
+    ),
+    "link": LazyCommand(
+        "tenax.cli.serve", "link", "Print a link that signs another browser in."
+    ),
+    "list": LazyCommand(
+        "tenax.cli.list", "list_conversations", "List the conversations."
+    ),
+    "mcp": LazyCommand(
+        "tenax.cli.mcp", "mcp", "Test the MCP servers and list their tools."
+    ),
+    "memory": LazyCommand("tenax.cli.memory", "memory", "Show and change memories."),
+    "rules": LazyCommand(
+        "tenax.cli.rules", "rules", "Show and change the rules for tools."
+    ),
+    "schedule": LazyCommand(
+        "tenax.cli.schedule", "schedule", "Manage scheduled messages."
+    ),
+    "serve": LazyCommand(
+        "tenax.cli.serve", "serve", "Serve the page, and print a link that opens it."
+    ),
+    "setup": LazyCommand("tenax.cli.setup", "setup", "Choose the model that answers."),
+    "show": LazyCommand("tenax.cli.show", "show", "Show a conversation."),
+    "skills": LazyCommand("tenax.cli.skills", "list_skills", "List the skills."),
+}
+"""By name of a command: its module, and its line in `tenax --help`, equal to the first sentence of the command's help.
+"""
+
+
+class HowChoice(click.Choice[str]):
+    """The choices of `--how`. "take over" is accepted too: earlier versions spelled the choice with a space."""
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        return super().convert(value.replace(" ", "-"), param, ctx)
 
 
 @click.group(
     cls=Commands,
+    lazy_commands=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
-    "--profile", metavar="NAME", help="Use the store and settings of this profile."
+    "--profile", metavar="NAME", help="Use the data and settings of this profile."
 )
 @click.option(
     "-p",
     "--print",
     "words",
     metavar="WORDS",
-    help="Ask this and what is piped in, print the answer, and end. - asks what is piped in. "
+    help="Print one answer and exit. Input on stdin is added to the prompt; - uses only stdin. "
     "In a loop that reads stdin, add </dev/null.",
 )
 @click.option(
     "-c",
     "--conversation",
     metavar="ID",
-    help="Talk, or with -p ask, in this conversation.",
+    help="Continue this conversation.",
 )
 @click.option(
-    "--new", is_flag=True, help="Talk in a new conversation, not in the last one."
+    "--new",
+    is_flag=True,
+    help="Start a new conversation instead of continuing the last one.",
 )
 @click.option(
     "--how",
-    type=click.Choice(["queue", "steer", "interrupt", "take over"]),
+    type=HowChoice(["queue", "steer", "interrupt", "take-over"]),
     default="queue",
-    help="With -p -c: what the message does to an answer that is being written.",
+    help="With -p -c: how the message affects an answer that is being written.",
 )
 @click.option("--attach", "files", metavar="FILE", multiple=True, type=click.Path(path_type=Path),
-              help="With -p: a text, a picture or a PDF that goes with it. Several times for several.")  # fmt: skip
+              help="With -p: attach a text file, a picture or a PDF. Repeatable.")  # fmt: skip
 @click.option(
-    "--json", "as_json", is_flag=True, help="With -p: every change as a line of JSON."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="With -p: output every change as a line of JSON.",
 )
 @click.option(
     "--no-context-files",
     is_flag=True,
-    help="Read no AGENTS.md, no CLAUDE.md and no skills of the folder.",
+    help="Do not read AGENTS.md, CLAUDE.md and skills from the folder.",
 )
 @click.version_option(package_name="tenax", message="%(prog)s %(version)s")
 @click.pass_context
 def tenax(
     context: click.Context,
-    profile: str | None,
+    profile: str | None,  # noqa: ARG001  (read by load_config)
     words: str | None,
     conversation: str | None,
     how: str,
@@ -79,64 +130,52 @@ def tenax(
     as_json: bool,
     no_context_files: bool,
 ) -> int | None:
-    """A self-hosted AI agent that never loses the thread. Without a command it talks."""
-    _heed_all(context)
-    if context.invoked_subcommand is not None:
-        return None
-    config = load(os.environ, profile=profile)
-    if words is None:
-        from tenax.cli.talk import talk  # noqa: PLC0415  (brings the terminal's libraries along)
+    """A self-hosted AI agent that never loses the thread.
 
-        return talk(
-            config,
-            conversation=conversation,
-            new=new,
-            context_files=not no_context_files,
-        )
+    Without a command, start a conversation in the terminal.
+    """
+    _refuse_unused_options(context)
+    if context.invoked_subcommand is not None:
+        restore_interrupts()
+        return None
+    if words is None:
+        from tenax.cli.talk import talk  # noqa: PLC0415  (loaded when it is called)
+
+        restore_interrupts()
+        config = load_config(context, context_files=not no_context_files)
+        return talk(config, conversation=conversation, new=new)
+    from tenax.cli.ask import ask  # noqa: PLC0415  (loaded when it is called)
+
+    restore_interrupts()
     return ask(
-        config,
+        load_config(context, context_files=not no_context_files),
         words,
         conversation=conversation,
-        how=how,  # type: ignore[arg-type]  # click's choices
+        how=how.replace("-", " "),  # type: ignore[arg-type]  # click's choices
         as_json=as_json,
         files=files,
-        context_files=not no_context_files,
     )
 
 
-def _heed_all(context: click.Context) -> None:
-    """Refuse an option that would do nothing here: who asks for JSON, a file or a conversation gets it, or is told."""
-    params = [each for each in context.command.params if each.name != "profile"]
-    typed = {
-        each.name: each.opts[0]
-        for each in params
-        if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
-    }
+def _refuse_unused_options(context: click.Context) -> None:
+    """Raise `UsageError` for an option without effect together with the other arguments."""
+    typed = {}
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if source is ParameterSource.COMMANDLINE and param.name != "profile":
+            typed[param.name] = param.opts[0]
     if typed and context.invoked_subcommand is not None:
-        raise click.UsageError(f"{next(iter(typed.values()))} takes no command.")
+        raise click.UsageError(
+            f"{next(iter(typed.values()))} cannot be used with a command."
+        )
     for name in ("how", "files", "as_json"):
         if name in typed and "words" not in typed:
-            raise click.UsageError(f"{typed[name]} goes with -p.")
+            raise click.UsageError(f"{typed[name]} needs -p.")
     if {"new", "conversation"} <= typed.keys():
-        raise click.UsageError("--new and -c do not go together.")
-
-
-tenax.add_command(code)
-tenax.add_command(examine)
-tenax.add_command(list_conversations)
-tenax.add_command(mcp)
-tenax.add_command(memory)
-tenax.add_command(rules)
-tenax.add_command(schedule)
-tenax.add_command(serve)
-tenax.add_command(link)
-tenax.add_command(demo)
-tenax.add_command(setup)
-tenax.add_command(show)
-tenax.add_command(list_skills)
+        raise click.UsageError("--new and -c cannot be used together.")
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """The `tenax` command."""
+    """Run the `tenax` command and end the process."""
     open_streams()
     leave(run(tenax, args))

@@ -1,7 +1,7 @@
 """`tenax -p "..."`: one question, one answer.
 
-The answer goes to stdout as it comes, everything else to stderr. With `--json` each change of the transcript is a line,
-for a program at the other end of a pipe.
+The answer goes to stdout as it grows, everything else to stderr. With `--json`, stdout gets a line of JSON per change
+of the transcript.
 """
 
 from __future__ import annotations
@@ -21,33 +21,28 @@ import click
 import msgspec
 
 from tenax.agent.attachments import read_file
-from tenax.cli.frame import (
-    FAILED,
-    STOPPED,
-    in_json,
-    in_loop,
-    print_exactly,
-    tell_failure,
-)
-from tenax.cli.lines import AT_ITS_LONGEST, noted, one_line
+from tenax.assembly import Runtime
+from tenax.cli.frame import FAILED, STOPPED, tell_failure
+from tenax.cli.lines import AT_ITS_LONGEST, noted
+from tenax.cli.loop import in_loop
+from tenax.cli.output import in_json, print_exactly
 from tenax.config import Config
 from tenax.errors import ConfigError, InvalidInput, StoreError, StoreUnavailable
 from tenax.events import BODY_BYTES_MAX
-from tenax.journal.journal import Place
+from tenax.journal.journal import TailPosition
 from tenax.parts import Part, Text
-from tenax.runtime.runtime import How, Runtime
+from tenax.runtime.runtime import How
+from tenax.text import to_one_line
+from tenax.tools.shell.sandbox import Sandbox
 from tenax.views.transcript import Change, Grow, Put, Row
 
 __all__ = ["ask"]
 
-_STDIN_SECONDS = 3.0
-"""How long a pipe may be silent until the person is told that it is waited for."""
 _WAITING = (
     "Waiting for input on stdin; press Ctrl-D or use `</dev/null` if there is none."
 )
 _STOP_SECONDS = 3.0
 _AWAY_SECONDS = 0.5
-_LOOK_SECONDS = 0.5
 
 
 def ask(
@@ -57,65 +52,64 @@ def ask(
     conversation: str | None,
     how: How,
     as_json: bool,
-    context_files: bool,
     files: Sequence[Path] = (),
 ) -> int:
-    """Ask, print the answer, and say how it went."""
+    """Send the prompt, print the answer, and return the exit code."""
     if words == "-":
-        words = _read_stdin()
+        words = _read_stdin(config)
     elif _is_piped():
-        words = "\n\n".join(text for text in (words, _read_stdin()) if text.strip())
-    attached = [(each.name, read_file(each, config.tools_folder)) for each in files]
+        words = "\n\n".join(
+            text for text in (words, _read_stdin(config)) if text.strip()
+        )
+    attached = [(file.name, read_file(file, config.tools_folder)) for file in files]
     if not words.strip() and not attached:
         raise InvalidInput("The message is empty.", hint='tenax -p "your question"')
     printer = _Lines() if as_json else _Words()
-    return in_loop(
-        _ask(
-            config,
-            printer,
-            words,
-            conversation,
-            how,
-            attached,
-            context_files=context_files,
-        )
-    )
+    # The first check of the sandbox starts a program, so check before the event loop runs. The result is kept for the
+    # process.
+    with contextlib.suppress(ConfigError):
+        Sandbox().why_not()
+    return in_loop(_ask(config, printer, words, conversation, how, attached))
 
 
 def _is_piped() -> bool:
-    """Whether text comes through stdin: from a file, a pipe or a socket."""
+    """Return whether stdin is a file, a pipe or a socket."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # there is no stdin, or it is no file
+    except (AttributeError, OSError, ValueError):
+        # Stdin is missing or is not a file.
         return False
     return stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
-def _read_stdin() -> str:
-    """Read stdin to its end. Where nothing comes for a while, say what is waited for."""
+def _read_stdin(config: Config) -> str:
+    """Read stdin to its end. After some seconds without input, print a note."""
+    seconds = config.timing.stdin_seconds
     try:
         descriptor = sys.stdin.fileno()
-        # a program that shares it may have changed that
+        # A program sharing stdin may have made stdin non-blocking.
         os.set_blocking(descriptor, True)
         if (
             not sys.stdin.isatty()
-            and not select.select([descriptor], [], [], _STDIN_SECONDS)[0]
+            and not select.select([descriptor], [], [], seconds)[0]
         ):
             click.echo(_WAITING, err=True)
-    except (AttributeError, OSError, ValueError):  # there is no stdin, or it is no file
+    except (AttributeError, OSError, ValueError):
+        # Stdin is missing or is not a file.
         pass
     try:
         data = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
-    except (AttributeError, OSError):  # it was opened for writing, for one
+    except (AttributeError, OSError):
+        # Stdin may be open only for writing.
         return ""
     if len(data) > BODY_BYTES_MAX:
         raise InvalidInput(
-            f"What came through stdin is too large: at most {BODY_BYTES_MAX:,} bytes are taken."
+            f"The input on stdin is too large. The limit is {BODY_BYTES_MAX:,} bytes."
         )
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise InvalidInput("What came through stdin is not UTF-8 text.") from error
+        raise InvalidInput("The input on stdin is not UTF-8 text.") from error
 
 
 async def _ask(
@@ -125,16 +119,8 @@ async def _ask(
     conversation: str | None,
     how: How,
     attached: Sequence[tuple[str, bytes]],
-    *,
-    context_files: bool,
 ) -> int:
-    runtime = Runtime(
-        config,
-        asks=False,
-        serves=False,
-        on_held=printer.held,
-        context_files=context_files,
-    )
+    runtime = Runtime(config, asks=False, serves=False, on_held=printer.held)
     try:
         runtime.agent  # noqa: B018  (what is not set up is said before anything is stored)
     except ConfigError:
@@ -142,12 +128,13 @@ async def _ask(
         raise
     async with runtime:
         parts: list[Part] = [Text(words)] if words.strip() else []
-        parts += [await runtime.attachments.put(*each) for each in attached]
+        parts += [await runtime.attachments.put(*file) for file in attached]
         name = conversation or await runtime.new(source="cli")
         try:
             stored = await runtime.submit(name, parts, how=how)
         except InvalidInput:
-            if conversation is None:  # it was made for these words
+            # The conversation was created only for this message.
+            if conversation is None:
                 await runtime.delete(name)
             raise
         printer.began(name, stored.seq)
@@ -168,46 +155,28 @@ async def _ask(
 async def _follow(
     runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines
 ) -> int:
-    """Print what the run writes, until it is over."""
-    journal, printed = runtime.journal, asyncio.Event()
-    place = Place(seq - 1, journal.incarnation)  # before a fact, which no crash takes
+    """Print the output of the run until the run ends."""
+    # Start before a fact: a crash never loses facts, so the position stays valid.
+    position = TailPosition(seq - 1, runtime.journal.incarnation)
 
     async def show() -> None:
-        async for at, changes in runtime.follow(conversation, place):
-            printer.changed(at, changes)
-            for row in printer.denied(changes):
-                rule = runtime.rule_for(conversation, row.name, row.arguments)
-                if rule is not None:
-                    click.echo(
-                        f"No rule allows this. To allow it: {rule.command}", err=True
-                    )
-            printed.set()
+        following = runtime.follow(conversation, position, until_settled=seq)
+        async with contextlib.aclosing(following):
+            async for at, changes in following:
+                printer.changed(at, changes)
+                for row in printer.denied(changes):
+                    rule = runtime.rule_for(conversation, row.name, row.arguments)
+                    if rule is not None:
+                        said = f"No rule allows this. To allow it: {rule.command}"
+                        click.echo(said, err=True)
 
-    async def wait() -> None:
-        await runtime.finished(conversation, seq)
-        head = await journal.head(conversation)
-        while place.after < head.head or place.incarnation != journal.incarnation:
-            printed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await printed.wait()
-            # after a crash of the store it is another
-            head = await journal.head(conversation)
-
-    both = [asyncio.create_task(_while_away(each)) for each in (wait, show)]
-    try:
-        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            each.result()  # that there is nobody to show it to, for one
-    finally:
-        for each in both:
-            each.cancel()
-    await runtime.lanes.idle(conversation)
+    await _while_away(show)
+    await runtime.workers.idle(conversation)
     return printer.ended()
 
 
 async def _while_away(work: Callable[[], Awaitable[None]]) -> None:
-    """Do this, however long the store is away."""
+    """Run `work`, and run `work` again as long as the store is unavailable."""
     while True:
         try:
             return await work()
@@ -218,17 +187,17 @@ async def _while_away(work: Callable[[], Awaitable[None]]) -> None:
 async def _stopped(
     runtime: Runtime, conversation: str, seq: int, following: asyncio.Future[int]
 ) -> None:
-    """Stop the run, if it is the one that answers this; a message that waits behind another's run goes on waiting."""
-    # while the store is away it ends with this process
+    """Stop the run if the run answers the message. A message queued behind another run stays queued."""
+    # While the store is away, the run ends together with the process.
     with contextlib.suppress(StoreError):
-        run = (await runtime.lanes.turns(conversation)).run
+        run = (await runtime.workers.turns(conversation)).run
         if run is not None and seq in run.inputs:
             await runtime.stop(conversation)
             await following
 
 
 class _Printer:
-    """What both ways of printing know: the rows of the answer, which are those of the run that took the message."""
+    """The common base of both printers: finds the rows of the run answering the message."""
 
     def __init__(self) -> None:
         self._conversation = ""
@@ -241,7 +210,7 @@ class _Printer:
         self._conversation, self._seq = conversation, seq
 
     def denied(self, changes: list[Change]) -> Iterator[Row]:
-        """Calls of tools that were denied, because nobody is asked here."""
+        """Yield the denied tool calls. In this mode nobody can approve a call."""
         for change in changes:
             match change:
                 case Put(row) if (
@@ -259,7 +228,7 @@ class _Printer:
 
 
 class _Words(_Printer):
-    """The answer as text."""
+    """Prints the answer as text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,36 +243,38 @@ class _Words(_Printer):
         click.echo(f"conversation {conversation}", err=True)
 
     def held(self, _conversation: str, count: int) -> None:
-        """Said when it begins and when it is over, not for every word."""
+        """Print a note when the store stops responding, and when the store responds again."""
         if bool(count) != self._away:
             self._away = bool(count)
-            meanwhile = "does not answer; what comes meanwhile is held on this host"
-            self._aside(f"tenax: the store {meanwhile if count else 'answers again'}.")
+            away = (
+                "is not responding. The answer is saved on this host until it is back"
+            )
+            self._aside(f"tenax: the store {away if count else 'responds again'}.")
 
     def changed(self, _seq: int, changes: list[Change]) -> None:
         for change in changes:
             match change:
                 case Put(row) if self._is_mine(row):
-                    self._put(row)
+                    self._print_row(row)
                 case Grow(name, offset, text) if self._printed.get(name, -1) >= offset:
                     self._print(name, text, offset)
 
-    def _put(self, row: Row) -> None:
+    def _print_row(self, row: Row) -> None:
         match row.kind:
             case "assistant":
                 self._print(row.id, row.text, late=row.late)
                 self._full = row.state == "full"
             case "tool" if row.state != "waiting":
-                self._aside(one_line(f"[{row.name} {row.state}]"))
+                self._aside(to_one_line(f"[{row.name} {row.state}]"))
             case "notice" | "files" if row.state not in {"open", "undone"}:
-                self._aside(one_line(row.text))
+                self._aside(to_one_line(row.text))
             case "memory":
                 self._aside(noted(row))
             case "marker" if row.state != "resumed":
-                self._failed = one_line(row.text) or row.state
+                self._failed = to_one_line(row.text) or row.state
 
     def _aside(self, words: str) -> None:
-        """A line on stderr: where that is the terminal with the answer, not behind the words of it."""
+        """Print a line on stderr. If the terminal shows the answer too, start on a new line."""
         if self._behind_words and sys.stdout.isatty() and sys.stderr.isatty():
             click.echo(err=True)
         self._behind_words = False
@@ -312,7 +283,7 @@ class _Words(_Printer):
     def _print(
         self, name: str, text: str, offset: int = 0, *, late: bool = False
     ) -> None:
-        """What came late goes on where its run was cut off."""
+        """Print the new part of a text. Late output continues the text of its run without a line break."""
         new = text[max(0, self._printed.get(name, 0) - offset) :]
         if new and self._middle and not late and name not in self._printed:
             click.echo()
@@ -328,13 +299,15 @@ class _Words(_Printer):
         if self._full:
             click.echo(AT_ITS_LONGEST, err=True)
         if self._failed:
-            tell_failure(self._failed, f'go on: tenax -p "..." -c {self._conversation}')
+            tell_failure(
+                self._failed, f'To continue: tenax -p "..." -c {self._conversation}'
+            )
             return FAILED
         return 0
 
 
 class _Lines(_Printer):
-    """Every change as a line of JSON."""
+    """Prints every change as a line of JSON."""
 
     def began(self, conversation: str, seq: int) -> None:
         super().began(conversation, seq)
@@ -363,7 +336,7 @@ class _Lines(_Printer):
 
 @contextlib.contextmanager
 def _stopping() -> Iterator[asyncio.Future[None]]:
-    """Ctrl-C and a polite kill stop the run, and what there is of it is kept. A second one changes nothing."""
+    """Yield a future resolved by Ctrl-C or SIGTERM. A second signal has no effect."""
     loop = asyncio.get_running_loop()
     asked = loop.create_future()
 
@@ -371,10 +344,10 @@ def _stopping() -> Iterator[asyncio.Future[None]]:
         if not asked.done():
             asked.set_result(None)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, stop)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stop)
     try:
         yield asked
     finally:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(each)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(signal_number)

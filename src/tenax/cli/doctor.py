@@ -1,4 +1,4 @@
-"""`tenax doctor`: where everything is, what it is made of, and whether the store can prove itself. It makes nothing."""
+"""`tenax doctor`: show the folders and versions, and verify the store. Creates nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Final
 import click
 import msgspec
 
-from tenax.cli.frame import FAILED, json_option, pass_config, print_json
-from tenax.cli.lines import one_line, short_time
+from tenax.cli.frame import FAILED, pass_config
+from tenax.cli.lines import short_time
+from tenax.cli.output import json_option, print_json
 from tenax.cli.skills import broken
 from tenax.clock import Clock, rfc3339
-from tenax.config import Config, shown
+from tenax.config import Config, hide_password
 from tenax.errors import TenaxError
 from tenax.journal import LOCAL_USER, Journal, exists
 from tenax.journal import open as open_journal
@@ -30,16 +31,15 @@ from tenax.journal.verify.store import (
     verify,
 )
 from tenax.journal.witness import Missing
+from tenax.text import to_one_line
+from tenax.tools.folders import folder_of, folders_of_users
 from tenax.tools.shell.sandbox import Sandbox
-from tenax.workspace.folders import folder_of, folders_of_users
 
 __all__ = ["examine"]
 
-NO_STORE: Final = "There is no store yet; it is made with the first conversation."
-QUIET_SECONDS: Final = 1.0
-"""A store that is proved faster than this is proved without a word."""
+NO_STORE: Final = "No store yet. The first conversation creates it."
 TELL_SECONDS: Final = 0.2
-TELL_SECONDS_IN_A_LOG: Final = 10.0
+"""How often a terminal shows the progress."""
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -50,47 +50,47 @@ class Alive(msgspec.Struct, frozen=True):
     since: str
 
 
-class Places(msgspec.Struct, frozen=True):
-    """Where things are kept."""
+class Directories(msgspec.Struct, frozen=True):
+    """The folders and the store."""
 
     config: str
     data: str
     state: str
     store: str
     folder: str
-    """Where the tools of the owner work."""
+    """The tools folder of the local user."""
     users: dict[str, str]
-    """Where those of other users work, by name."""
+    """The tools folders of the other users, by name."""
 
 
 class Store(msgspec.Struct, frozen=True):
-    """What an open store says of itself."""
+    """The properties of an open store."""
 
     engine: str
     schema: int
     incarnation: str
     instances: list[Alive]
     failover: str = ""
-    """What a failover of the server could lose."""
+    """The possible loss in a failover of the server; empty if no loss is possible."""
 
 
 class Findings(msgspec.Struct, kw_only=True):
-    """Everything that `--json` prints."""
+    """The output of `--json`."""
 
     ok: bool = True
     tenax: str
     python: str
-    places: Places
+    places: Directories
     locked: dict[str, str]
     sandbox: str
-    """Why commands run without one; empty where there is one."""
+    """The reason for running commands without a sandbox; empty with a sandbox."""
     skills: dict[str, str]
-    """Folders that should be skills and are none, and why."""
+    """By unusable skill folder, the reason."""
     store: Store | None = None
     missing: list[Missing] = []
-    """What the store had stored and lacks now."""
+    """Stored events missing now."""
     accepted: bool = False
-    """Whether it was told to go on without it."""
+    """Whether the loss was accepted with `--accept`."""
     checked: dict[str, int] | None = None
     problems: list[Problem] = []
     complete: bool = True
@@ -101,20 +101,20 @@ class Findings(msgspec.Struct, kw_only=True):
 @click.option(
     "--accept",
     is_flag=True,
-    help="Go on with a store that lacks events which it had stored. They are no longer missed.",
+    help="Accept that the store lost events, and continue without them.",
 )
 @json_option
 @pass_config
 def examine(config: Config, *, accept: bool, as_json: bool) -> int:
-    """Show the places and versions, and prove the store. Exits with 1 if something is wrong."""
+    """Show folders and versions, and verify the store. The exit code is 1 if something is wrong."""
     findings = Findings(
         tenax=_version(),
         python=platform.python_version(),
-        places=Places(
+        places=Directories(
             config=str(config.file),
-            data=str(config.places.data),
-            state=str(config.places.state),
-            store=shown(config.store_url),
+            data=str(config.directories.data),
+            state=str(config.directories.state),
+            store=hide_password(config.store_url),
             folder=str(folder_of(config, LOCAL_USER)),
             users={
                 name: str(folder) for name, folder in folders_of_users(config).items()
@@ -125,9 +125,9 @@ def examine(config: Config, *, accept: bool, as_json: bool) -> int:
         skills=broken(config),
     )
     if not as_json:
-        _show_places(config, findings)
+        _show_directories(config, findings)
     try:
-        _look(config, findings, accept=accept, as_json=as_json)
+        _examine_store(config, findings, accept=accept, as_json=as_json)
     except TenaxError as error:
         if not as_json:
             raise
@@ -137,13 +137,19 @@ def examine(config: Config, *, accept: bool, as_json: bool) -> int:
     return 0 if findings.ok else FAILED
 
 
-def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) -> None:
+def _examine_store(
+    config: Config, findings: Findings, *, accept: bool, as_json: bool
+) -> None:
+    """Verify the store and add the result to the findings."""
     if not exists(config.store_url):
         if not as_json:
             click.echo(NO_STORE)
         return
     with open_journal(
-        config.store_url, user=None, witness=config.places.witness
+        config.store_url,
+        user=None,
+        witness=config.directories.witness,
+        timing=config.timing,
     ) as journal:
         found: list[Problem] = []
         try:
@@ -172,7 +178,7 @@ def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) ->
         if accept and findings.missing:
             journal.store.accept_loss()
             findings.accepted = True
-        report = _prove(journal)
+        report = _verify(journal)
     report = msgspec.structs.replace(report, problems=[*found, *report.problems])
     findings.ok = report.ok and (findings.accepted or not findings.missing)
     findings.problems, findings.complete = report.problems, report.complete
@@ -182,23 +188,23 @@ def _look(config: Config, findings: Findings, *, accept: bool, as_json: bool) ->
     }
     if not as_json:
         for line in [*_missing(findings), *report.lines()]:
-            click.echo(one_line(line))
+            click.echo(to_one_line(line))
 
 
 def _missing(findings: Findings) -> list[str]:
-    """What the store lacks, a line each, and what to do about it."""
+    """Return a line for every loss of events, and instructions for the person."""
     if not findings.missing:
         return []
-    lines = [str(each) for each in findings.missing]
+    lines = [str(loss) for loss in findings.missing]
     if findings.accepted:
         return [
             *lines,
-            "Accepted: the store takes messages again, without what is missing.",
+            "Accepted. The store takes messages again, without the missing events.",
         ]
     return [
         *lines,
-        "The store lacks what stands above: an older copy was put back, or it is damaged. It is read-only now.",
-        "Put back a newer copy, or go on without what is missing: tenax doctor --accept",
+        "The store lacks the events above: it is an older copy, or damaged. It is read-only now.",
+        "Restore a newer copy, or continue without the missing events: tenax doctor --accept",
     ]
 
 
@@ -206,23 +212,23 @@ def _version() -> str:
     try:
         return metadata.version("tenax")
     except metadata.PackageNotFoundError:
-        return "from its source folder"
+        return "from source"
 
 
-def _show_places(config: Config, findings: Findings) -> None:
-    there = "" if config.file.exists() else " (not there: the defaults hold)"
+def _show_directories(config: Config, findings: Findings) -> None:
+    there = "" if config.file.exists() else " (does not exist; the defaults apply)"
     locked = "".join(
         f" (set by {name})" for name in [config.locked.get("store.url")] if name
     )
     _pair("tenax", f"{findings.tenax}, Python {findings.python}")
     _pair("config", f"{config.file}{there}")
-    _pair("data", str(config.places.data))
-    _pair("state", str(config.places.state))
-    _pair("store", f"{shown(config.store_url)}{locked}")
+    _pair("data", str(config.directories.data))
+    _pair("state", str(config.directories.state))
+    _pair("store", f"{hide_password(config.store_url)}{locked}")
     _pair("folder", findings.places.folder)
     for user, folder in findings.places.users.items():
         _pair("folder", f"{folder} (of the user {user})")
-    without = f"{findings.sandbox} Every command of the shell is asked for."
+    without = f"{findings.sandbox} Every shell command needs approval."
     _pair("sandbox", without if findings.sandbox else "bubblewrap")
     for folder, problem in findings.skills.items():
         _pair("skill", f"{folder} is not used: {problem}")
@@ -233,33 +239,32 @@ def _show_store(store: Store, alive: list[Instance], clock: Clock) -> None:
     _pair("incarnation", store.incarnation)
     if store.failover:
         _pair("failover", store.failover)
-    for each in alive:
+    for instance in alive:
+        since = short_time(instance.started_at, clock.now_us())
         _pair(
-            "running",
-            f"{each.id} on {one_line(each.host)}, since {short_time(each.started_at, clock.now_us())}",
+            "running", f"{instance.id} on {to_one_line(instance.host)}, since {since}"
         )
 
 
 def _pair(name: str, value: str) -> None:
-    click.echo(f"{name:<11}  {one_line(value)}")
+    click.echo(f"{name:<11}  {to_one_line(value)}")
 
 
-def _prove(journal: Journal) -> Report:
-    """Prove the store, and tell on stderr how far it is where that takes a while."""
+def _verify(journal: Journal) -> Report:
+    """Verify the store. Show the progress of a long verification on stderr."""
     terminal = sys.stderr.isatty()
     monotonic = journal.clock.monotonic
-    due = monotonic() + QUIET_SECONDS
+    timing = journal.store.timing
+    due = monotonic() + timing.verify_quiet_seconds
+    pause = TELL_SECONDS if terminal else timing.verify_log_seconds
     told = False
 
     def progress(at: Progress) -> None:
         nonlocal due, told
         if monotonic() < due:
             return
-        due, told = (
-            monotonic() + (TELL_SECONDS if terminal else TELL_SECONDS_IN_A_LOG),
-            True,
-        )
-        line = f"proving the store: {100 * at.done // max(at.of, 1)} %, {at.conversations:,} conversations"
+        due, told = monotonic() + pause, True
+        line = f"verifying the store: {100 * at.done // max(at.of, 1)} %, {at.conversations:,} conversations"
         click.echo(f"\r{line}" if terminal else line, nl=not terminal, err=True)
 
     try:

@@ -1,31 +1,41 @@
-"""What every command stands in: the group, the configuration, and how a failure is told.
+"""The frame of every command: the group, the configuration, and how a command ends.
 
-Results go to stdout, the rest to stderr. Exit codes: 0 done, 1 failed, 2 wrong use, 3 not set up, 130 stopped.
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong use, 3 not set up, 130 stopped.
+
+`tenax --version` and `tenax --help` import the module, so the module imports nothing slow to load.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import io
-import json
-import logging
 import os
-import re
+import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from typing import Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar
+from importlib import import_module
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+)
 
 import click
-import msgspec
 
-from tenax.cli.lines import clean, visible
-from tenax.config import Config, load
 from tenax.errors import ConfigError, TenaxError
-from tenax.runtime.runtime import Runtime
+from tenax.text import replace_hidden
+
+if TYPE_CHECKING:
+    from tenax.clock import Timing
+    from tenax.config import Config
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,121 +44,123 @@ FAILED: Final = 1
 NOT_SET_UP: Final = 3
 STOPPED: Final = 130
 
-_END_SECONDS: Final = 1.0
-_left: Final[set[asyncio.Task[Any]]] = set()
-"""Tasks that did not end in time. They are held, because asyncio complains of one that is forgotten."""
+unfinished_tasks: Final[set[object]] = set()
+"""Tasks that did not end in time, added by `cli/loop.py`. The process ends without waiting for these tasks."""
 
 _CANNOT_WRITE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""What a write says where there is no room, or no terminal any more."""
+"""Errors of a write to a full disk or to a closed terminal."""
 
-_OBEYED: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What JSON leaves as it is, and a terminal may obey."""
-
-json_option: Final = click.option(
-    "--json", "as_json", is_flag=True, help="As JSON, for a program."
-)
-
-# Names that people bring along from elsewhere: accepted, not advertised.
+# Command names of other agents: accepted, not shown in --help.
 HABITS: Final = {"sessions": "list"}
 
 
+class LazyCommand(NamedTuple):
+    """A command with a module imported when the command is called."""
+
+    module: str
+    attribute: str
+    help: str
+
+
 class Commands(click.Group):
-    """A group that knows old habits."""
+    """A group of commands imported when called. Also accepts the names in `HABITS`."""
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401  (the arguments of click.Group)
+        lazy_commands: Mapping[str, LazyCommand] | None = None,
+        **kwargs: Any,  # noqa: ANN401  (the same)
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy_commands = lazy_commands or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._lazy_commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, HABITS.get(cmd_name, cmd_name))
+        name = HABITS.get(cmd_name, cmd_name)
+        if name not in self.commands and name in self._lazy_commands:
+            lazy = self._lazy_commands[name]
+            command = getattr(import_module(lazy.module), lazy.attribute)
+            self.add_command(command, name)
+        return super().get_command(ctx, name)
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """List the commands without importing the modules."""
+        rows = []
+        for name in self.list_commands(ctx):
+            if name in self._lazy_commands:
+                rows.append((name, self._lazy_commands[name].help))
+            else:
+                rows.append((name, self.commands[name].get_short_help_str()))
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 def pass_config(command: Callable[Concatenate[Config, P], R]) -> Callable[P, R | None]:
-    """Load the configuration and pass it first. Only when the command runs: help needs none, and a group leaves it to its commands."""
+    """Load the configuration when the command runs, and pass the configuration as the first argument.
+
+    `--help` loads no configuration. Neither does a group called with a subcommand.
+    """
 
     def with_config(*args: P.args, **kwargs: P.kwargs) -> R | None:
         context = click.get_current_context()
         if context.invoked_subcommand is not None:
             return None
-        profile = context.find_root().params.get("profile")
-        return command(load(os.environ, profile=profile), *args, **kwargs)
+        return command(load_config(context), *args, **kwargs)
 
     return update_wrapper(with_config, command)
 
 
-def with_runtime(
-    config: Config, work: Callable[[Runtime], Awaitable[R]], *, starts: bool = False
-) -> R:
-    """Do this with a runtime. One that `starts` has the memory providers."""
+def load_config(context: click.Context, *, context_files: bool = True) -> Config:
+    """Load the configuration of the profile, with the `Timing` passed to `run`."""
+    from dataclasses import replace  # noqa: PLC0415  (not needed for --help)
 
-    async def done() -> R:
-        runtime = Runtime(config, serves=False)
-        try:
-            if starts:
-                await runtime.start()
-            return await work(runtime)
-        finally:
-            await runtime.close()
+    from tenax.config import load  # noqa: PLC0415  (the same)
 
-    return in_loop(done())
+    profile = context.find_root().params.get("profile")
+    config = load(os.environ, profile=profile, context_files=context_files)
+    return replace(config, timing=context.obj) if context.obj else config
 
 
-def in_loop(work: Coroutine[Any, Any, R]) -> R:
-    """As `asyncio.run`, but what cannot be ended (an append to a store that is away) is waited for only for a moment."""
-
-    async def bounded() -> R:
-        try:
-            return await work
-        finally:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
-                task.cancel()
-            if left:
-                _, left = await asyncio.wait(left, timeout=_END_SECONDS)
-            for task in left:
-                _left.add(task)
-                asyncio.tasks._unregister_task(task)  # noqa: SLF001  (so that `asyncio.run` does not wait for it)
-
-    return asyncio.run(bounded())
-
-
-def in_json(what: object) -> bytes:
-    """JSON in a line, in UTF-8 wherever it goes, with nothing in it that a terminal would obey."""
-    text = msgspec.json.encode(what).decode()
-    return _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text).encode()
-
-
-def print_json(what: object) -> None:
-    click.echo(msgspec.json.format(in_json(what)))
-
-
-def print_exactly(text: str) -> None:
-    """Print the very characters to a pipe or a file, and to a terminal none that it would obey."""
-    click.echo(clean(text) if sys.stdout.isatty() else text, nl=False, color=True)
+def restore_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, after `tenax.__main__` has loaded the command."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def tell_failure(message: str, hint: str = "") -> None:
-    click.echo(visible(f"tenax: {message}", but="\n"), err=True)
+    click.echo(replace_hidden(f"tenax: {message}", keep="\n"), err=True)
     if hint:
-        click.echo(visible(hint, but="\n"), err=True)
+        click.echo(replace_hidden(hint, keep="\n"), err=True)
 
 
 def open_streams() -> None:
-    """Let a stream that is closed be nowhere: otherwise the next file that is opened would take its number.
+    """Open /dev/null for every closed standard stream, so that no later file gets the descriptor of the stream.
 
-    A character that stdout's encoding does not have is replaced.
+    Characters missing in the encoding of stdout are replaced.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115  (it stays open)
-            os.set_inheritable(getattr(sys, name).fileno(), True)
+            # The stream stays open until the process ends.
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, also where a thread of somebody else's code (a memory provider) or a task would keep it."""
-    if _left or any(
-        not each.daemon
-        for each in threading.enumerate()
-        if each is not threading.main_thread()
-    ):
+    """End the process, even if an unfinished task or a thread of a plugin is still running."""
+    others = set(threading.enumerate()) - {threading.main_thread()}
+    blocked = any(not thread.daemon for thread in others)
+    if unfinished_tasks or blocked:
+        # `os._exit` does not flush, so flush the logs and the streams here.
+        import logging  # noqa: PLC0415  (--version does not need it)
+
         logging.shutdown()
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
@@ -157,15 +169,20 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def run(group: click.Group, args: Sequence[str] | None) -> int:
-    """Run a command and tell its failure in a sentence. A surprise is not caught: it is a bug."""
+def run(
+    group: click.Group, args: Sequence[str] | None, timing: Timing | None = None
+) -> int:
+    """Run a command and return its exit code. A test may pass a `timing`.
+
+    An expected failure becomes a sentence on stderr; a bug keeps its traceback.
+    """
     try:
-        code = group.main(args, prog_name="tenax", standalone_mode=False)
+        code = group.main(args, prog_name="tenax", standalone_mode=False, obj=timing)
         sys.stdout.flush()
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        click.echo(visible(said.getvalue(), but="\n"), nl=False, err=True)
+        message = io.StringIO()
+        error.show(message)
+        click.echo(replace_hidden(message.getvalue(), keep="\n"), nl=False, err=True)
         return error.exit_code
     except click.Abort:
         return STOPPED
@@ -175,9 +192,10 @@ def run(group: click.Group, args: Sequence[str] | None) -> int:
     except OSError as error:
         if error.errno not in {errno.EPIPE, *_CANNOT_WRITE}:
             raise
-        # Python flushes stdout once more at exit: let it go nowhere.
+        # Python flushes stdout again at exit. Send the remaining bytes to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno != errno.EPIPE:  # a reader that has gone needs no word
-            tell_failure(f"What is printed cannot be written: {error.strerror}.")
+        # A reader that closed the pipe needs no message.
+        if error.errno != errno.EPIPE:
+            tell_failure(f"Cannot write the output: {error.strerror}.")
         return FAILED
     return code if isinstance(code, int) else 0

@@ -8,14 +8,17 @@ from itertools import islice
 from typing import Final
 
 import click
+from rich.cells import cell_len
 
-from tenax.cli.frame import json_option, pass_config, print_json
-from tenax.cli.lines import UNTITLED, fit, one_line, pad, room_across, short_time, width
+from tenax.cli.frame import pass_config
+from tenax.cli.lines import UNTITLED, fit, pad, room_across, short_time
+from tenax.cli.output import json_option, print_json
 from tenax.config import Config
 from tenax.journal import Journal, exists
 from tenax.journal import open as open_journal
 from tenax.journal.base import Summary
-from tenax.runtime.conversation_list import first_words, listed
+from tenax.runtime.list_entry import find_first_words, make_entry
+from tenax.text import to_one_line
 
 __all__ = ["list_conversations"]
 
@@ -24,63 +27,67 @@ TITLE_COLUMNS_MIN: Final = 18
 
 
 @click.command("list")
-@click.option("-a", "--all", "everything", is_flag=True, help="Also the archived ones.")
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Include archived conversations."
+)
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(min=1, max=1_000_000),
     default=50,
     show_default=True,
-    help="How many at most.",
+    help="Maximum number of conversations.",
 )
 @json_option
 @pass_config
 def list_conversations(
     config: Config, *, everything: bool, limit: int, as_json: bool
 ) -> None:
-    """Show the conversations, pinned first, then newest first."""
-    found, words, now_us, hidden = _read(config, everything=everything, limit=limit)
+    """List the conversations. Pinned conversations come first, then the newest."""
+    found, words, now_us, hidden = _read_conversations(
+        config, everything=everything, limit=limit
+    )
     if as_json:
-        shown = [listed(each, said) for each, said in zip(found, words, strict=True)][
-            :limit
-        ]
-        print_json(shown)
+        pairs = zip(found[:limit], words[:limit], strict=True)
+        print_json([make_entry(summary, first) for summary, first in pairs])
         return
     if not found:
-        said = (
-            "Every conversation is archived; --all shows them."
-            if hidden
-            else "There are no conversations yet."
-        )
-        click.echo(said, err=True)
+        sentence = "No conversations yet."
+        if hidden:
+            sentence = "All conversations are archived. --all lists them."
+        click.echo(sentence, err=True)
         return
-    for line in _lines(found[:limit], words[:limit], now_us, room_across()):
+    for line in _conversation_lines(
+        found[:limit], words[:limit], now_us, room_across()
+    ):
         click.echo(line)
     if len(found) > limit:
-        click.echo(f"There are more; these are the first {limit} (--limit).", err=True)
+        click.echo(f"These are the first {limit}. --limit shows more.", err=True)
 
 
-def _read(
+def _read_conversations(
     config: Config, *, everything: bool, limit: int
 ) -> tuple[list[Summary], list[str | None], int, bool]:
-    """One conversation more than asked for, their first words, the time, and whether others are archived."""
+    """Return up to `limit + 1` conversations, their first words, the time, and whether only archived ones exist."""
     if not exists(config.store_url):
         return [], [], 0, False
-    with open_journal(config.store_url, witness=config.places.witness) as journal:
+    with open_journal(
+        config.store_url, witness=config.directories.witness, timing=config.timing
+    ) as journal:
         found = list(islice(_conversations(journal, everything=everything), limit + 1))
         words = [
-            None if each.title else first_words(journal, each.conversation)
-            for each in found
+            None if summary.title else find_first_words(journal, summary.conversation)
+            for summary in found
         ]
         hidden = not found and bool(journal.conversations(archived=True, limit=1))
         return found, words, journal.clock.now_us(), hidden
 
 
 def _conversations(journal: Journal, *, everything: bool) -> Iterator[Summary]:
-    """Every conversation in the order of the list, read in pages."""
+    """Yield every conversation in the order of the list, read in pages."""
     kinds = (False, True) if everything else (False,)
     pages = [_pages(journal, archived=archived) for archived in kinds]
-    return merge(*pages, key=lambda each: each.place, reverse=True)
+    return merge(*pages, key=lambda summary: summary.place, reverse=True)
 
 
 def _pages(journal: Journal, *, archived: bool) -> Iterator[Summary]:
@@ -90,17 +97,22 @@ def _pages(journal: Journal, *, archived: bool) -> Iterator[Summary]:
         after = page[-1].place
 
 
-def _lines(
+def _conversation_lines(
     found: list[Summary], words: list[str | None], now_us: int, columns: int | None
 ) -> Iterator[str]:
-    """A line a conversation; on a narrow terminal three. `columns` is None where nobody measures them."""
+    """Yield a line per conversation; three on a narrow terminal. `columns` is `None` if stdout is no terminal."""
     rows = [
-        (one_line(each.conversation), one_line(each.title or "") or said or UNTITLED, str(each.messages),
-         short_time(each.updated_at, now_us), _marks(each))
-        for each, said in zip(found, words, strict=True)
-    ]  # fmt: skip
+        (
+            to_one_line(summary.conversation),
+            to_one_line(summary.title or "") or first or UNTITLED,
+            str(summary.messages),
+            short_time(summary.updated_at, now_us),
+            _marks(summary),
+        )
+        for summary, first in zip(found, words, strict=True)
+    ]
     names, titles, counts, times, marks = (
-        max(map(width, cells)) for cells in zip(*rows, strict=True)
+        max(map(cell_len, cells)) for cells in zip(*rows, strict=True)
     )
     taken = names + counts + times + marks + 2 * (4 if marks else 3)
     room = titles if columns is None else min(columns - taken, titles)
@@ -121,6 +133,10 @@ def _tall(
     yield f"  {name}"
 
 
-def _marks(each: Summary) -> str:
-    marks = {"running": each.running, "pinned": each.pinned, "archived": each.archived}
+def _marks(summary: Summary) -> str:
+    marks = {
+        "running": summary.running,
+        "pinned": summary.pinned,
+        "archived": summary.archived,
+    }
     return " ".join(name for name, on in marks.items() if on)

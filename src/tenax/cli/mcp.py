@@ -1,4 +1,4 @@
-"""`tenax mcp`: the servers whose tools are offered, each tried now. They are set up in the file, or on the page."""
+"""`tenax mcp`: connect to the MCP servers of the configuration, and list their tools."""
 
 from __future__ import annotations
 
@@ -7,42 +7,47 @@ import asyncio
 import click
 
 from tenax.cli.frame import pass_config
-from tenax.cli.lines import one_line
+from tenax.cli.lines import EFFECTS
 from tenax.config import Config
-from tenax.tools.mcp.servers import McpServers, Standing
+from tenax.text import to_one_line
+from tenax.tools.mcp.servers import McpServers, ServerStatus
 
 __all__ = ["mcp"]
 
-_SECONDS = 30.0
+_CONNECT_SECONDS = 30.0
 
 
 @click.command("mcp")
 @pass_config
 def mcp(config: Config) -> None:
-    """Try the MCP servers, and show how it stands with each and what their tools may do."""
+    """Test the MCP servers and list their tools. Shows the state of every server and the effects of its tools."""
     if not config.mcp:
         click.echo(
-            "There are no MCP servers: a section [mcp.NAME] in the configuration is one.",
+            "No MCP servers. Add one on the Settings page, or as a section [mcp.NAME] of the settings file.",
             err=True,
         )
         return
 
-    async def tried() -> list[Standing]:
+    async def connect() -> list[ServerStatus]:
         servers = McpServers(
-            config.places.servers, config.places.state / "mcp", lambda: None
+            config.directories.servers,
+            config.directories.state / "mcp",
+            config.timing,
         )
         servers.use(config.mcp)
         try:
-            await servers.settled(_SECONDS)
+            await servers.settled(_CONNECT_SECONDS)
             return servers.standing()
         finally:
             await servers.close()
 
-    for each in asyncio.run(tried()):
-        trust = "trusted" if each.trusted else "not trusted"
-        click.echo(f"{each.name}  {each.state}, {trust}  {one_line(each.where)}")
-        if each.error:
-            click.echo(f"    {one_line(each.error)}")
-        for tool in each.tools:
-            asks = "asks" if tool.asks else "does not ask"
-            click.echo(f"    {tool.name}  {tool.effect}, {asks}")
+    for server in asyncio.run(connect()):
+        trust = "trusted" if server.trusted else "not trusted"
+        click.echo(
+            f"{server.name}  {server.state}, {trust}  {to_one_line(server.where)}"
+        )
+        if server.error:
+            click.echo(f"    {to_one_line(server.error)}")
+        for tool in server.tools:
+            asks = "asks first" if tool.asks else "does not ask"
+            click.echo(f"    {tool.name}  {EFFECTS[tool.effect]}, {asks}")

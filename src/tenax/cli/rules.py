@@ -1,13 +1,14 @@
-"""`tenax rules`: what tools may do without asking, and what they never may. A server that runs heeds a change at once."""
+"""`tenax rules`: list and change the rules for tools. A running server uses a change at once."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import click
+from rich.cells import cell_len
 
 from tenax.cli.frame import pass_config
-from tenax.cli.lines import pad, width
+from tenax.cli.lines import pad
 from tenax.config import Config
 from tenax.config.rules import Rule
 from tenax.config.write import add_rule, remove_rule
@@ -16,21 +17,22 @@ from tenax.errors import InvalidInput
 __all__ = ["lines_of", "nth", "rules"]
 
 
-def lines_of(found: tuple[Rule, ...]) -> list[str]:
-    """The rules for a person, with numbers."""
-    columns = max((width(each.tool) for each in found), default=0)
+def lines_of(rules: tuple[Rule, ...]) -> list[str]:
+    """Return a numbered line per rule."""
+    columns = max((cell_len(rule.tool) for rule in rules), default=0)
     return [
-        f"{n:>2}  {each.verdict:<5}  {pad(each.tool, columns)}  {each.touches}"
-        for n, each in enumerate(found, 1)
+        f"{number:>2}  {rule.verdict:<5}  {pad(rule.tool, columns)}  {rule.touches}"
+        for number, rule in enumerate(rules, 1)
     ]
 
 
-def nth(found: tuple[Rule, ...], number: str) -> Rule:
-    """The rule with this number in the list."""
-    numbered = {str(n): each for n, each in enumerate(found, 1)}
+def nth(rules: tuple[Rule, ...], number: str) -> Rule:
+    """Return the rule with a number in the list. Raises `InvalidInput` if no rule has the number."""
+    numbered = {str(number): rule for number, rule in enumerate(rules, 1)}
     if number not in numbered:
         raise InvalidInput(
-            f"There is no rule {number:.20}.", hint="The list has the numbers."
+            f"No rule has the number {number:.20}.",
+            hint="List the rules to see their numbers.",
         )
     return numbered[number]
 
@@ -38,9 +40,9 @@ def nth(found: tuple[Rule, ...], number: str) -> Rule:
 @click.group("rules", invoke_without_command=True)
 @pass_config
 def rules(config: Config) -> None:
-    """Show what tools may do without asking and what they never may, and change it."""
+    """Show and change the rules for tools. A rule allows a tool without asking, or denies it."""
     if not config.rules:
-        click.echo("There are no rules: a tool that changes something asks.", err=True)
+        click.echo("No rules. Tenax asks before it changes anything.", err=True)
     for line in lines_of(config.rules):
         click.echo(line)
 
@@ -53,7 +55,10 @@ def rules(config: Config) -> None:
 def add(
     config: Config, verdict: Literal["allow", "deny"], tool: str, pattern: str
 ) -> None:
-    """Allow or deny a TOOL what fits PATTERN; in both, * ? and [...] are as in a shell. Deny wins."""
+    """Allow or deny a TOOL for targets that match PATTERN.
+
+    Both may use * ? and [...] as in a shell. Deny overrides allow.
+    """
     rule = Rule(verdict, tool, pattern)
     add_rule(config, rule)
     click.echo(rule)
@@ -63,7 +68,7 @@ def add(
 @click.argument("number", type=int)
 @pass_config
 def remove(config: Config, number: int) -> None:
-    """Take back the rule with this NUMBER in the list."""
-    gone = nth(config.rules, str(number))
-    remove_rule(config, gone)
-    click.echo(f"Taken back: {gone}")
+    """Remove the rule with this NUMBER in the list."""
+    rule = nth(config.rules, str(number))
+    remove_rule(config, rule)
+    click.echo(f"Removed: {rule}")

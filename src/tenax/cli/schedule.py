@@ -1,19 +1,23 @@
-"""`tenax schedule`: what is asked by itself, and when. `tenax serve` asks it; a change holds there within seconds."""
+"""`tenax schedule`: list, add and remove schedules. A running server uses a change within seconds."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 import msgspec
 
-from tenax.cli.frame import json_option, pass_config, print_json, with_runtime
-from tenax.cli.lines import one_line
+from tenax.assembly import Runtime
+from tenax.cli.frame import pass_config
+from tenax.cli.loop import with_runtime
+from tenax.cli.output import json_option, print_json
 from tenax.clock import rfc3339, zone_of
 from tenax.config import Config
 from tenax.errors import InvalidInput
 from tenax.journal import exists
-from tenax.runtime.runtime import Runtime
-from tenax.schedules.parse import local
-from tenax.schedules.rows import Schedule
+from tenax.schedules.parse import to_local
+from tenax.schedules.rows import Plan, Schedule
+from tenax.text import to_one_line
 
 __all__ = ["schedule"]
 
@@ -22,44 +26,52 @@ __all__ = ["schedule"]
 @json_option
 @pass_config
 def schedule(config: Config, *, as_json: bool) -> None:
-    """Show what is asked by itself and when, and change it."""
+    """Manage scheduled messages."""
     _list(config, as_json=as_json)
 
 
 def _list(config: Config, *, as_json: bool) -> None:
-    plans = (
-        with_runtime(config, lambda runtime: runtime.schedules.all())
-        if exists(config.store_url)
-        else []
-    )
+    plans = []
+    # Listing creates no store.
+    if exists(config.store_url):
+        plans = with_runtime(config, lambda runtime: runtime.schedules.all())
     if as_json:
-        shown = [msgspec.to_builtins(each.schedule) | {"due": rfc3339(each.schedule.due or 0),
-                 "made_at": rfc3339(each.schedule.made_at), "waits": each.waits} for each in plans]  # fmt: skip
-        print_json(shown)
+        print_json([_to_json(plan) for plan in plans])
         return
     if not plans:
         click.echo(
-            'There are no schedules. tenax schedule add "every weekday at 8" WORDS makes one.',
+            'No schedules. To add one: tenax schedule add "every weekday at 8" PROMPT',
             err=True,
         )
-    for each in plans:
-        click.echo(f"{_told(each.schedule)}{f' ({each.waits})' if each.waits else ''}")
+    for plan in plans:
+        waits = f" ({plan.waits})" if plan.waits else ""
+        click.echo(f"{_line(plan.schedule)}{waits}")
 
 
-def _told(each: Schedule) -> str:
+def _to_json(plan: Plan) -> dict[str, Any]:
+    schedule = plan.schedule
+    times = {"due": rfc3339(schedule.due or 0), "made_at": rfc3339(schedule.made_at)}
+    fields: dict[str, Any] = msgspec.to_builtins(schedule)
+    return fields | times | {"waits": plan.waits}
+
+
+def _line(schedule: Schedule) -> str:
+    """Return the line of a schedule, with the next time in the zone of the schedule."""
     try:
-        due = f"{local(each.due or 0, zone_of(each.zone)):%Y-%m-%d %H:%M}"
-    except InvalidInput:  # its zone is not known here
-        due = rfc3339(each.due or 0)
-    words, zone = one_line(each.words), one_line(each.zone)
-    return f"{each.id}  {due}  {each.when} ({zone})  {each.conversation}  {words}"
+        due = f"{to_local(schedule.due or 0, zone_of(schedule.zone)):%Y-%m-%d %H:%M}"
+    except InvalidInput:
+        # The time zone is unknown on this machine.
+        due = rfc3339(schedule.due or 0)
+    when = f"{schedule.when} ({to_one_line(schedule.zone)})"
+    words = to_one_line(schedule.words)
+    return f"{schedule.id}  {due}  {when}  {schedule.conversation}  {words}"
 
 
 @schedule.command("list")
 @json_option
 @pass_config
 def list_all(config: Config, *, as_json: bool) -> None:
-    """Show them."""
+    """List the schedules."""
     _list(config, as_json=as_json)
 
 
@@ -70,13 +82,13 @@ def list_all(config: Config, *, as_json: bool) -> None:
     "-c",
     "--conversation",
     metavar="ID",
-    help="Ask it there, not in a new conversation.",
+    help="Run the prompt in this conversation instead of a new one.",
 )
 @click.option(
     "--zone",
     default="",
     metavar="NAME",
-    help="A time zone such as Europe/Berlin, if not this machine's.",
+    help="Time zone, for example Europe/Berlin. Default: the zone of this machine.",
 )
 @pass_config
 def add(
@@ -86,28 +98,31 @@ def add(
     conversation: str | None,
     zone: str,
 ) -> None:
-    """Ask WORDS at WHEN, such as "every weekday at 8", "in 20 minutes", "on 2026-12-24 at 9:00"."""
+    """Run the prompt WORDS at a time WHEN, for example "every weekday at 8", "in 20 minutes" or "on 2026-12-24 at 9:00"."""
     made = with_runtime(
         config,
         lambda runtime: runtime.schedules.add(
             " ".join(words), when, conversation=conversation, zone=zone
         ),
     )
-    click.echo(_told(made))
-    click.echo("It is asked while `tenax serve` runs, or as soon as it does.", err=True)
+    click.echo(_line(made))
+    click.echo(
+        "Schedules run while `tenax serve` runs. A missed run happens once at the next start.",
+        err=True,
+    )
 
 
 @schedule.command("remove")
 @click.argument("name")
 @pass_config
 def remove(config: Config, name: str) -> None:
-    """Take away the schedule with the id NAME, or with the only id that begins so."""
+    """Remove a schedule. NAME is its id or the beginning of its id."""
 
-    async def work(runtime: Runtime) -> str:
-        known = [each.schedule.id for each in await runtime.schedules.all()]
-        found = [each for each in known if name and each.startswith(name)]
-        gone = found[0] if len(found) == 1 else name
-        await runtime.schedules.remove(gone)
-        return gone
+    async def remove_one(runtime: Runtime) -> str:
+        ids = [plan.schedule.id for plan in await runtime.schedules.all()]
+        matches = [found for found in ids if name and found.startswith(name)]
+        chosen = matches[0] if len(matches) == 1 else name
+        await runtime.schedules.remove(chosen)
+        return chosen
 
-    click.echo(f"Removed: {with_runtime(config, work)}")
+    click.echo(f"Removed: {with_runtime(config, remove_one)}")

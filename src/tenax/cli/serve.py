@@ -1,14 +1,14 @@
-"""`tenax serve`: a small parent that holds the socket, starts the server, and starts it again if it dies.
+"""`tenax serve`: a small parent process. The parent holds the socket, starts the server, and restarts a dead server.
 
-The socket outlives the server, so a page that reconnects while it starts again waits instead of being refused. One serves
-a place at a time: a lock says so, and where. `tenax link` lets another browser in; `tenax demo` leads to the tour.
+The socket outlives the server, so a page reconnecting during a restart waits instead of being refused. A lock allows a
+single server per state folder, and the lock file holds the address. `tenax link` signs another browser in; `tenax demo`
+opens the tour.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import html
 import os
 import signal
@@ -21,19 +21,22 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO, Final
+from typing import Final
 
 import click
 import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
-from tenax.cli.lines import minute, one_line
+from tenax.cli.lines import minute
+from tenax.concurrency import LockFile, python_module
 from tenax.config import Config
-from tenax.config.read import PORT_MAX, is_host, programs_path
+from tenax.config.read import safe_path
+from tenax.config.schema import PORT_MAX, is_host
 from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
 from tenax.journal.devices import Devices
 from tenax.runtime.runtime import open_store
+from tenax.text import to_one_line
 from tenax.web.links import Links
 
 __all__ = ["Ready", "code", "demo", "link", "links_of", "log_file", "serve"]
@@ -49,14 +52,14 @@ _REDIRECT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><meta
 
 
 class Where(msgspec.Struct, frozen=True):
-    """What the lock says of the one who has it."""
+    """The content of the lock file: the running server."""
 
     url: str
     pid: int
 
 
 class Ready(msgspec.Struct, omit_defaults=True):
-    """The one line that the server says when it has started, or could not."""
+    """The line printed by the server process after its start or failure."""
 
     ok: bool
     error: str = ""
@@ -66,7 +69,7 @@ class Ready(msgspec.Struct, omit_defaults=True):
 def _host(_context: click.Context, _option: click.Parameter, text: str | None) -> None:
     if text is not None and not is_host(text):
         raise click.BadParameter(
-            f"{text!r} is no host. Use a name or an address, like 127.0.0.1."
+            f"{text!r} is not a host. Use a name or an address, for example 127.0.0.1."
         )
     if text is not None:
         os.environ["TENAX_HOST"] = text
@@ -79,32 +82,32 @@ def _port(
         os.environ["TENAX_PORT"] = str(number)
 
 
-# Both options become variables before the configuration is read: here, and in the server, which is a process of its own.
+# Both options become environment variables before the configuration is read: here, and in the separate server process.
 @click.command("serve")
 @click.option(
     "--host",
     metavar="ADDRESS",
     callback=_host,
     expose_value=False,
-    help="Listen there, not on serve.host.",
+    help="Listen on this address instead of serve.host.",
 )
 @click.option(
     "--port",
     type=click.IntRange(1, PORT_MAX),
     callback=_port,
     expose_value=False,
-    help="Listen on this port, not on serve.port.",
+    help="Listen on this port instead of serve.port.",
 )
 @pass_config
 def serve(config: Config) -> int:
-    """Serve the page, and print a link that opens it. Ctrl-C ends it."""
+    """Serve the page, and print a link that opens it. Ctrl-C ends the server."""
     return _serve(config, "/")
 
 
 @click.command("demo")
 @pass_config
 def demo(config: Config) -> int:
-    """Take the tour: no model and no key is needed. Serves the page if nothing does yet."""
+    """Take the tour; needs no model and no key. Serves the page unless a server is running."""
     return _serve(config, "/tour")
 
 
@@ -112,27 +115,27 @@ def demo(config: Config) -> int:
 @click.option(
     "--user",
     metavar="NAME",
-    help="For this person; everybody has conversations of their own.",
+    help="Make the link for this user. Every user has separate conversations.",
 )
 @click.option(
     "--list",
     "lists",
     is_flag=True,
-    help="Show the browsers that are signed in, of all users or of NAME.",
+    help="List the browsers that are signed in, of all users or of NAME.",
 )
 @click.option(
     "--revoke",
     metavar="ID|all",
-    help="Sign out the browser with this ID, or all browsers of all users or of NAME; then unused links end too.",
+    help="Sign out the browser with this ID, or all browsers of all users or of NAME. 'all' also cancels unused links.",
 )
 @pass_config
 def link(config: Config, user: str | None, revoke: str | None, *, lists: bool) -> int:
-    """Print a link that lets another browser in. It works once, for a quarter of an hour.
+    """Print a link that signs another browser in. The link works once, for 15 minutes.
 
-    With --list or --revoke: show the browsers that are signed in, or sign them out.
+    With --list or --revoke: show or sign out the signed-in browsers.
     """
     if lists and revoke is not None:
-        raise click.UsageError("--list and --revoke do not go together.")
+        raise click.UsageError("--list and --revoke cannot be used together.")
     if lists:
         return _list_devices(config, user)
     if revoke is not None:
@@ -140,10 +143,10 @@ def link(config: Config, user: str | None, revoke: str | None, *, lists: bool) -
     user = LOCAL_USER if user is None else user
     where = _running(config)
     if where is None:
-        click.echo("Nothing serves the page now; start it with: tenax serve", err=True)
+        click.echo("The server is not running. Start it with: tenax serve", err=True)
         return FAILED
     if not user.strip() or not user.isprintable() or len(user) > 100:  # noqa: PLR2004  (a name)
-        raise click.UsageError("A name has 1 to 100 characters that can be seen.")
+        raise click.UsageError("A user name has 1 to 100 printable characters.")
     click.echo(_link(config, where.url, "/", user))
     return 0
 
@@ -151,7 +154,10 @@ def link(config: Config, user: str | None, revoke: str | None, *, lists: bool) -
 @click.command("code")
 @pass_config
 def code(config: Config) -> int:
-    """Print a code that the page asks for before it adds a server with a command. It works once, for five minutes."""
+    """Print a code that confirms a new MCP server on the page.
+
+    The page asks for the code before adding a server with a command. The code works once, for five minutes.
+    """
     click.echo(links_of(config).make_confirmation())
     return 0
 
@@ -159,7 +165,7 @@ def code(config: Config) -> int:
 @contextlib.contextmanager
 def _devices(config: Config) -> Iterator[Devices]:
     with contextlib.closing(open_store(config)) as journal:
-        yield Devices(journal, days=config.sign_in_days)
+        yield Devices(journal, days=config.serve.sign_in_days)
 
 
 def _list_devices(config: Config, user: str | None) -> int:
@@ -168,7 +174,7 @@ def _list_devices(config: Config, user: str | None) -> int:
     for device in found:
         since, seen = minute(device.made_at), minute(device.seen_at)
         click.echo(
-            f"{device.id}  {one_line(device.user)}  since {since}  seen {seen}  {one_line(device.name)}"
+            f"{device.id}  {to_one_line(device.user)}  since {since}  seen {seen}  {to_one_line(device.name)}"
         )
     if not found:
         click.echo("No browser is signed in.", err=True)
@@ -210,11 +216,12 @@ def _serve(config: Config, to: str) -> int:
 
 @contextlib.contextmanager
 def _own_terminal() -> Iterator[None]:
-    """Take Ctrl-C from the terminal for ourselves, as a shell does for a job: under `make`, make would end by it first."""
+    """Become the foreground process group, like a job of a shell: otherwise Ctrl-C would end `make` before Tenax."""
     before = os.getpgrp()
     try:
         ours = before == os.getpid() or os.tcgetpgrp(0) != before
-    except OSError:  # there is no terminal
+    except OSError:
+        # The process has no terminal.
         ours = True
     if ours:
         yield
@@ -231,70 +238,63 @@ def _own_terminal() -> Iterator[None]:
 
 def _link(config: Config, url: str, to: str, user: str = LOCAL_USER) -> str:
     code = links_of(config).make_code(user)
-    # A browser keeps what follows # to itself: a preview of the link does not use the code up.
+    # A browser does not send the part after # to the server, so a preview of the link does not use the code up.
     return f"{url}/link#code={code}" + ("" if to == "/" else f"&to={to}")
 
 
 def links_of(config: Config) -> Links:
-    return Links(config.places.state / "web")
+    return Links(config.directories.state / "web")
 
 
 def _opened(config: Config) -> Path:
-    """The file that leads a browser to the link."""
-    return config.places.state / "web" / "open.html"
+    """Return the path of the file for redirecting a browser to the link."""
+    return config.directories.state / "web" / "open.html"
 
 
 def log_file(config: Config) -> Path:
-    """Where the server writes what it says."""
-    return config.places.state / "log" / "tenax.log"
+    """Return the path of the server log."""
+    return config.directories.state / "log" / "tenax.log"
 
 
 # -- one at a time -------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _locked(config: Config) -> Iterator[IO[bytes] | None]:
-    folder = config.places.state / "run"
+def _locked(config: Config) -> Iterator[LockFile | None]:
+    """Hold the lock of the server during the block. Yield `None` if a server is running."""
+    folder = config.directories.state / "run"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = os.open(folder / "serve", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        file = open(found, "r+b", buffering=0)  # noqa: PTH123, SIM115  (a descriptor, closed below)
+        lock = LockFile.acquire(folder / "serve")
     except OSError as error:
         raise unusable(f"{folder} cannot be written", error) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        yield file
+    with lock or contextlib.nullcontext():
+        yield lock
 
 
 def _running(config: Config) -> Where | None:
-    """Where it runs, if it does."""
+    """Return the address of the running server, or `None`."""
+    file = config.directories.state / "run" / "serve"
     try:
-        with (config.places.state / "run" / "serve").open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return msgspec.json.decode(file.read(), type=Where)
+        if LockFile.is_held(file):
+            return msgspec.json.decode(file.read_bytes(), type=Where)
     except (OSError, msgspec.MsgspecError):
-        return None
+        pass
     return None
 
 
 @contextlib.contextmanager
 def _listen(config: Config) -> Iterator[socket.socket]:
-    """Listen on the port of the configuration, or the next one that is free."""
-    host, first = config.serve_host, config.serve_port
+    """Listen on the configured port, or on the next free port."""
+    host, first = config.serve.host, config.serve.port
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, first, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
         raise CannotOpen(
-            f"There is no address {host} here.",
-            hint="Look at serve.host, TENAX_HOST and --host.",
+            f"{host} is not an address of this machine.",
+            hint="Check serve.host, TENAX_HOST and --host.",
         ) from error
     last = min(first + PORTS_TRIED - 1, PORT_MAX)
     for port in range(first, last + 1):
@@ -306,26 +306,26 @@ def _listen(config: Config) -> Iterator[socket.socket]:
         except PermissionError as error:
             listening.close()
             raise CannotOpen(
-                f"Port {port} is not for ordinary users.",
+                f"Port {port} needs administrator rights.",
                 hint="Set serve.port to 1024 or more.",
             ) from error
         except OSError as error:
             listening.close()
             if error.errno != errno.EADDRINUSE:
                 raise CannotOpen(
-                    f"{host} cannot be listened on: {error.strerror}.",
-                    hint="Look at serve.host.",
+                    f"Cannot listen on {host}: {error.strerror}.",
+                    hint="Check serve.host.",
                 ) from error
             continue
         with listening:
             if port != first:
-                click.echo(f"Port {first} is taken; this is {port}.", err=True)
+                click.echo(f"Port {first} is in use. Using {port} instead.", err=True)
             yield listening
         return
     taken = (
-        f"Port {first} is taken."
+        f"Port {first} is in use."
         if first == last
-        else f"The ports {first} to {last} are all taken."
+        else f"The ports {first} to {last} are all in use."
     )
     raise CannotOpen(taken, hint="Choose another with --port.")
 
@@ -334,14 +334,14 @@ def _listen(config: Config) -> Iterator[socket.socket]:
 
 
 class _Stop(Exception):
-    """Somebody pressed Ctrl-C."""
+    """Raised by the handler of SIGINT and SIGTERM."""
 
 
 class _Parent:
-    """Starts the server, again and again, until it is told to stop."""
+    """The parent process. Starts the server process, and restarts the server until Ctrl-C or SIGTERM."""
 
     def __init__(
-        self, config: Config, listening: socket.socket, lock: IO[bytes], where: Where
+        self, config: Config, listening: socket.socket, lock: LockFile, where: Where
     ) -> None:
         self._config = config
         self._listening = listening
@@ -351,17 +351,17 @@ class _Parent:
         self._deaths: deque[float] = deque(maxlen=DEATHS_MAX)
 
     def run(self, to: str) -> int:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, self._stop)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, self._stop)
         try:
-            ready = self._start()
+            ready = self._start_server()
             if not ready.ok:
                 raise Refused(ready.error, hint=ready.hint)
             self._say_where()
             self._welcome(_link(self._config, self._where.url, to))
-            return self._look_after()
+            return self._restart_dead_servers()
         except _Stop:
-            return self._end()
+            return self._stop_server()
         finally:
             with contextlib.suppress(OSError):
                 _opened(self._config).unlink(missing_ok=True)
@@ -371,28 +371,23 @@ class _Parent:
 
     def _say_where(self) -> None:
         try:
-            self._lock.truncate(0)
             self._lock.write(msgspec.json.encode(self._where))
         except OSError as error:
-            raise unusable("Where the page is cannot be written down", error) from error
+            raise unusable(
+                "The address of the server cannot be saved", error
+            ) from error
 
-    def _start(self) -> Ready:
+    def _start_server(self) -> Ready:
         profile = click.get_current_context().find_root().params.get("profile")
-        # -P: nothing is imported from where we are, which may be a folder in which commands write.
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "tenax.web",
-            str(self._listening.fileno()),
-        ]
+        command = python_module("tenax.web", str(self._listening.fileno()))
         try:
             child = self._child = subprocess.Popen(  # noqa: S603  (our own)
                 [*command, profile] if profile else command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[self._listening.fileno()],
-                start_new_session=True,  # Ctrl-C is for the parent, which tells it
+                # Ctrl-C goes only to the parent, and the parent stops the server.
+                start_new_session=True,
             )
         except OSError as error:
             return Ready(
@@ -403,12 +398,12 @@ class _Parent:
         try:
             return msgspec.json.decode(line, type=Ready)
         except msgspec.MsgspecError:
-            hint = f"Look into {log_file(self._config)}"
+            hint = f"See the log: {log_file(self._config)}"
             return Ready(
-                ok=False, error="The server ended before it could say why.", hint=hint
+                ok=False, error="The server stopped before it was ready.", hint=hint
             )
 
-    def _look_after(self) -> int:
+    def _restart_dead_servers(self) -> int:
         while True:
             assert self._child is not None
             code = self._child.wait()
@@ -418,26 +413,27 @@ class _Parent:
                 and self._deaths[-1] - self._deaths[0] < DEATHS_SECONDS
             )
             how = f"signal {-code}" if code < 0 else f"code {code}"
-            _tell(f"The server is gone ({how}); starting it again.")
+            _tell(f"The server stopped ({how}). Restarting it.")
             time.sleep(PAUSE_SECONDS if often else 0)
-            while not (ready := self._start()).ok:
+            while not (ready := self._start_server()).ok:
                 _tell(f"tenax: {ready.error} Trying again.")
                 self._child.wait()
                 time.sleep(PAUSE_SECONDS)
-            _tell("The server is back.")
+            _tell("The server is running again.")
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, signal.SIG_IGN)
         raise _Stop
 
-    def _end(self) -> int:
-        """Pages are told, runs are parked for the next start."""
+    def _stop_server(self) -> int:
+        """Stop the server process. The server ends the streams of pages and parks running turns for the next start."""
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # then it is killed
+            # After the timeout, `run` kills the process.
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(STOP_SECONDS)
-        _tell("\nStopped. What was being written goes on at the next start.")
+        _tell("\nStopped. Unfinished answers continue at the next start.")
         return 0
 
     def _welcome(self, address: str) -> None:
@@ -445,20 +441,21 @@ class _Parent:
         if os.environ.get("SSH_CONNECTION"):
             name = os.environ.get("USER", "you")
             _tell(
-                f"From your own machine: ssh -L {port}:127.0.0.1:{port} {name}@{socket.gethostname()}"
+                f"To open the page from your own machine: ssh -L {port}:127.0.0.1:{port} {name}@{socket.gethostname()}"
             )
-        _tell("This link works once; `tenax link` makes another. Ctrl-C ends Tenax.")
+        _tell("This link works once; `tenax link` prints another. Ctrl-C stops Tenax.")
         click.echo(address)
         sys.stdout.flush()
         if sys.stdout.isatty() and (
             os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
         ):
-            self._open(address)
+            self._open_browser(address)
 
-    def _open(self, address: str) -> None:
-        """Open a browser. Every user of the machine can read its command line, so the link stands in a file of ours."""
-        # The browser is found by its name, and must not be a program of a command.
-        os.environ["PATH"] = programs_path(
+    def _open_browser(self, address: str) -> None:
+        """Open a browser. Every user of the machine can read command lines, so a private file passes the link."""
+        # The browser is found by name through PATH. Remove the tools folder from PATH, so that no program written by a
+        # command starts.
+        os.environ["PATH"] = safe_path(
             os.environ.get("PATH", ""), self._config.tools_folder
         )
         file = _opened(self._config)
@@ -470,14 +467,15 @@ class _Parent:
                 opened.write(_REDIRECT.format(address=html.escape(address)))
             webbrowser.open(file.absolute().as_uri())
         except (OSError, webbrowser.Error):
-            return  # the link was printed
+            # The link is printed already.
+            return
 
 
 def _tell(words: str) -> None:
-    """To whoever looks. A terminal that was closed, or a full disk behind it, must not end what looks after the server."""
+    """Print a line on stderr. A closed terminal or a full disk must not end the parent of the server."""
     try:
         click.echo(words, err=True)
     except OSError as error:
         if error.errno in {errno.EPIPE, errno.EIO}:
-            # Nobody reads any more. What is left in the buffer would make Python exit with status 120.
+            # The terminal is gone. Unwritten bytes in the buffer would make Python exit with status 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 2)

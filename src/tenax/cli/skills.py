@@ -1,4 +1,4 @@
-"""`tenax skills`: the skills that are named to the model, whose they are, and which folders are none."""
+"""`tenax skills`: list the skills, and the unusable skill folders."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import click
 import msgspec
 
 from tenax.agent.skills import Skill, Skills
-from tenax.cli.frame import json_option, pass_config, print_json
-from tenax.cli.lines import one_line, pad
+from tenax.cli.frame import pass_config
+from tenax.cli.lines import pad
+from tenax.cli.output import json_option, print_json
 from tenax.config import Config
+from tenax.text import to_one_line
 
 __all__ = ["broken", "list_skills"]
 
@@ -17,32 +19,31 @@ __all__ = ["broken", "list_skills"]
 @json_option
 @pass_config
 def list_skills(config: Config, *, as_json: bool) -> None:
-    """Show your skills and those of the folder that tools work in."""
-    found = _all(config)
+    """List the skills. Shows your own skills and the skills of the tools folder."""
+    skills = _all(config)
     if as_json:
-        print_json(msgspec.to_builtins(found, enc_hook=str))
+        print_json(msgspec.to_builtins(skills, enc_hook=str))
         return
-    if not found:
-        own = config.places.data / "skills"
+    if not skills:
+        own = config.directories.data / "skills"
         click.echo(
-            f"There are no skills. One is a folder in {own} with a SKILL.md.", err=True
+            f"No skills. A skill is a folder in {own} with a SKILL.md.", err=True
         )
-    for each in found:
-        whose = "yours" if each.own else "the folder's"
-        said = f"not used: {each.problem}" if each.problem else each.description
-        click.echo(
-            f"{pad(one_line(each.name), 20)}  {pad(whose, 12)}  {one_line(said)}"
-        )
+    for skill in skills:
+        owner = "yours" if skill.own else "the folder's"
+        about = f"not used: {skill.problem}" if skill.problem else skill.description
+        name = pad(to_one_line(skill.name), 20)
+        click.echo(f"{name}  {pad(owner, 12)}  {to_one_line(about)}")
 
 
 def broken(config: Config) -> dict[str, str]:
-    """Folders that should be skills and are none, and why."""
+    """Return the unusable skill folders, with the reason."""
     return {
-        str(each.root.joinpath(*each.parts)): each.problem
-        for each in _all(config)
-        if each.problem
+        str(skill.root.joinpath(*skill.parts)): skill.problem
+        for skill in _all(config)
+        if skill.problem
     }
 
 
 def _all(config: Config) -> list[Skill]:
-    return Skills(config.places.data / "skills", config.tools_folder).all()
+    return Skills(config.directories.data / "skills", config.tools_folder).all()

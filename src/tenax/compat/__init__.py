@@ -1,1 +1,1 @@
-"""The names that the contracts fix, built on the journal and the agent."""
+"""The interface fixed by the contracts, built on the journal and the agent."""

@@ -1,11 +1,11 @@
-"""The cache of agents: keyed by where a message comes from, it tells sessions apart.
+"""AgentCache: agents by the route of a message, with the last session seen by the agent.
 
-Building an agent is dear, so it is kept (128 of them, an hour each). Beside it stands a snapshot: which session the agent
-last saw, and that session's revision, which moves with every append, undo, clear, erasure and compaction. A snapshot of
-one session says nothing about another. The lock is held for looking and noting only: the store is asked before it is
-taken, and what was evicted is handed to `on_evict` after it is let go.
+Building an agent is expensive, so the cache keeps 128 agents, for an hour. A snapshot beside an agent names the last
+session seen by the agent and the revision of the session. The revision changes with every append, undo, clear, erasure
+and compaction. A snapshot of a session says nothing about other sessions. The lock is held only to read and change the
+entries: the cache asks the store before taking the lock, and calls `on_evict` after releasing the lock.
 
-Over an `AsyncSessionDB` the methods that ask the store are awaited.
+Over an `AsyncSessionDB`, the methods with access to the store are awaited.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -40,50 +41,43 @@ _LIVE: Any = object()
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the cache has. All but Missing and Building have an agent, and it is reused."""
+    """The result of a look-up. Every result except `Missing` and `Building` has an agent to reuse."""
 
     agent: Any = None
 
 
 class Missing(Found, frozen=True):
-    """Nothing: build one."""
+    """No agent exists: build a new agent."""
 
 
 class Building(Found, frozen=True):
-    """Somebody is building one; leave it alone."""
+    """Another caller builds the agent now."""
 
 
 class Fresh(Found, frozen=True):
-    """Its session is as the agent last saw it."""
+    """The session is unchanged since the agent's last turn."""
 
 
 class OtherSession(Found, frozen=True):
-    """It last saw another session; that says nothing about this one."""
+    """The agent saw another session last. The snapshot says nothing about the requested session."""
 
 
 class Stale(Found, frozen=True):
-    """Somebody else wrote to its session: catch the context up before the next turn."""
+    """Another writer changed the session: update the context before the next turn."""
 
 
 class Unknown(Found, frozen=True):
-    """There is nothing to compare."""
+    """The session or the snapshot is unknown, so no comparison is possible."""
 
 
+@dataclass(slots=True)
 class _Entry:
-    __slots__ = ("agent", "built", "session_id", "snapshot", "used_at")
-
-    def __init__(
-        self,
-        agent: Any,  # noqa: ANN401
-        session_id: str | None,
-        snapshot: int | None,
-        used_at: float,
-    ) -> None:
-        self.agent = agent
-        self.session_id = session_id
-        self.snapshot = snapshot
-        self.used_at = used_at
-        self.built: threading.Event | None = None
+    agent: Any
+    session_id: str | None
+    snapshot: int | None
+    used_at: float
+    built: threading.Event | None = None
+    """Set when the agent is built. `None` after the agent is in the cache."""
 
 
 class AgentCache:
@@ -107,9 +101,9 @@ class AgentCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def look(self, route_key: str, session_id: str | None) -> Any:  # noqa: ANN401  (Found, or awaited)
-        """What there is for this key, for a turn in this session."""
+        """Return the cached agent of a key, for a turn in the session."""
         return self._with_store(
-            lambda db: self._look(route_key, session_id, _live(db, session_id))
+            lambda db: self._find_agent(route_key, session_id, _live(db, session_id))
         )
 
     def put(
@@ -120,34 +114,38 @@ class AgentCache:
         *,
         snapshot: Any = _LIVE,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        """Keep an agent that has just seen this session as it is now."""
+        """Store an agent with a snapshot of the session as of now."""
 
-        def work(db: SessionDB) -> None:
+        def store_agent(db: SessionDB) -> None:
             seen = _live(db, session_id) if snapshot is _LIVE else snapshot
-            self._put(route_key, _Entry(agent, session_id, seen, self._monotonic()))
+            self._put_entry(
+                route_key, _Entry(agent, session_id, seen, self._monotonic())
+            )
 
-        return self._with_store(work)
+        return self._with_store(store_agent)
 
     def rebaseline(self, route_key: str, session_id: str | None) -> Any:  # noqa: ANN401  (None, or awaited)
-        """After a turn of our own: what the session holds now is what the agent has seen. Only if it is its session."""
+        """Update the snapshot after a turn of the agent, if `session_id` is the session of the agent."""
         return self._with_store(
             lambda db: self._rebaseline(route_key, session_id, _live(db, session_id))
         )
 
     def reserve(self, route_key: str) -> bool:
-        """Say that an agent is being built. False if one is there, or on its way."""
+        """Announce the building of an agent. Return False if the agent exists or another caller builds the agent."""
         with self._lock:
             if route_key in self._entries:
                 return False
-            entry = _Entry(None, None, None, self._monotonic())
-            entry.built = threading.Event()
-            self._entries[route_key] = entry
+            built = threading.Event()
+            self._entries[route_key] = _Entry(None, None, None, self._monotonic(), built)  # fmt: skip
             return True
 
     def get(
         self, route_key: str, session_id: str | None, build: Callable[[], Any]
     ) -> Any:  # noqa: ANN401
-        """The agent for this key, built once however many ask at the same time. Nothing is locked while it is built."""
+        """Return the agent of a key, and build a missing agent.
+
+        The agent is built once, even with several callers at the same time, and without holding the lock.
+        """
         while True:
             with self._lock:
                 entry = self._entries.get(route_key)
@@ -162,17 +160,17 @@ class AgentCache:
         try:
             agent = build()
         except BaseException:
-            self._put(route_key, None)
+            self._put_entry(route_key, None)
             raise
-        db = self._db._db if isinstance(self._db, AsyncSessionDB) else self._db  # noqa: SLF001  (its twin)
-        self._put(
+        db = self._db._db if isinstance(self._db, AsyncSessionDB) else self._db  # noqa: SLF001  (the facade)
+        self._put_entry(
             route_key,
             _Entry(agent, session_id, _live(db, session_id), self._monotonic()),
         )
         return agent
 
     def evict(self, route_key: str) -> Any:  # noqa: ANN401  (bool, or awaited)
-        """Drop an agent, now. False if there is none, or it is still being built."""
+        """Drop an agent now. Return False if the agent does not exist or is still being built."""
         dropped = self._drop(route_key)
         return _Done(dropped) if isinstance(self._db, AsyncSessionDB) else dropped
 
@@ -190,7 +188,9 @@ class AgentCache:
 
     # -- under the lock, without the store ---------------------------------------------------------------------
 
-    def _look(self, route_key: str, session_id: str | None, live: int | None) -> Found:
+    def _find_agent(
+        self, route_key: str, session_id: str | None, live: int | None
+    ) -> Found:
         self._drop_idle()
         with self._lock:
             entry = self._entries.get(route_key)
@@ -213,14 +213,13 @@ class AgentCache:
                 kind = Stale
             return kind(entry.agent)
 
-    def _put(self, route_key: str, entry: _Entry | None) -> None:
+    def _put_entry(self, route_key: str, entry: _Entry | None) -> None:
         with self._lock:
             before = self._entries.pop(route_key, None)
             if entry is not None:
                 self._entries[route_key] = entry
-            full = [key for key, each in self._entries.items() if each.built is None]
             over = max(0, len(self._entries) - self._size)
-            gone = [(key, self._entries.pop(key)) for key in full[:over]]
+            gone = self._pop(self._finished()[:over])
         if before is not None and before.built is not None:
             before.built.set()
         elif (
@@ -247,13 +246,16 @@ class AgentCache:
     def _drop_idle(self) -> None:
         since = self._monotonic() - self._idle
         with self._lock:
-            idle = [
-                key
-                for key, each in self._entries.items()
-                if each.built is None and each.used_at < since
-            ]
-            gone = [(key, self._entries.pop(key)) for key in idle]
+            keys = self._finished()
+            gone = self._pop(key for key in keys if self._entries[key].used_at < since)
         self._evicted(gone)
+
+    def _finished(self) -> list[str]:
+        """Return the keys of finished agents, least recently used first."""
+        return [key for key, entry in self._entries.items() if entry.built is None]
+
+    def _pop(self, keys: Iterable[str]) -> list[tuple[str, _Entry]]:
+        return [(key, self._entries.pop(key)) for key in keys]
 
     def _evicted(self, gone: list[tuple[str, _Entry]]) -> None:
         for key, entry in gone:
@@ -262,12 +264,13 @@ class AgentCache:
 
     def _with_store(self, work: Callable[[SessionDB], Any]) -> Any:  # noqa: ANN401
         if isinstance(self._db, AsyncSessionDB):
-            return _apart(self._db, work)
+            db = self._db
+            return db.threads.run(lambda: work(db._db))  # noqa: SLF001  (the facade)
         return work(self._db)
 
 
 class _Done:
-    """An answer that is there already, whether or not it is awaited."""
+    """An answer usable with and without `await`."""
 
     def __init__(self, answer: bool) -> None:
         self._answer = answer
@@ -281,23 +284,19 @@ class _Done:
 
 
 def _live(db: SessionDB, session_id: str | None) -> int | None:
-    """What the session holds now, or None where that cannot be known."""
+    """Return the current revision of a session, or `None` if the revision is unknown."""
     if session_id is None:
         return None
     try:
         found = db.get_session(session_id)
         if found is None:
             return None
-        # Without a revision (not a store of ours) the count says as much as there is to know.
+        # A foreign store has no revision. The message count is the best substitute.
         return int(found["revision"] if "revision" in found else found["message_count"])
-    except Exception as error:  # noqa: BLE001  (whatever keeps it from being known, the agent is reused)
+    except Exception as error:  # noqa: BLE001  (the agent is reused whatever fails)
         log.warning(
             "A session cannot be looked up: %s",
             error,
             extra={"action": "session_unknown"},
         )
         return None
-
-
-async def _apart(db: AsyncSessionDB, work: Callable[[SessionDB], Any]) -> Any:  # noqa: ANN401
-    return await db._threads.run(lambda: work(db._db))  # noqa: SLF001  (its twin)

@@ -21,9 +21,9 @@ from tenax.agent.compaction import (
     redacted,
     release_lock,
 )
+from tenax.agent.rotation import Rotated
 from tenax.compat.sessions import AsyncSessionDB, messages_of
-from tenax.compat.sessions import Compacted as Rotated
-from tenax.views.context import fenced
+from tenax.views.context import quote_summary
 
 __all__ = ["compact"]
 
@@ -38,8 +38,11 @@ def compact(
     summarise: Callable[[list[Mapping[str, Any]]], str],
     keep: int = KEEP_MESSAGES,
 ) -> Outcome:
-    """Put a summary in place of all but the last messages. Never raises for what the summariser or the lock does."""
-    db = db._db if isinstance(db, AsyncSessionDB) else db  # noqa: SLF001  (its twin)
+    """Replace every message except the last messages by a summary.
+
+    Failures of the summariser and the lock raise nothing.
+    """
+    db = db._db if isinstance(db, AsyncSessionDB) else db  # noqa: SLF001  (the facade)
     given: list[Any] = (
         messages_of(messages) if messages is not None else db.get_messages(session_id)
     )
@@ -83,10 +86,10 @@ def _compact(
         return Superseded(**same, by=session.get("head_session_id"))
     stored = db.get_messages(session_id)
     if not own:
-        # not before the revision that the commit is compared with
+        # Read after the revision, so these messages are at least as new as the revision compared in the commit.
         given = same["messages"] = stored
     shared = _shared(stored, given)
-    cut = cut_index([str(each.get("role", "")) for each in given], keep)
+    cut = cut_index([str(message.get("role", "")) for message in given], keep)
     if cut == 0:
         return NothingToDo(**same)
     summary, why = _summary(summarise, given[:cut])
@@ -97,12 +100,10 @@ def _compact(
         return Aborted(**same, why=why)
     covered = _covered(stored, given, shared, cut)
     stays = given[cut:]
-    # the caller's own are stored after what others wrote
     if cut > shared and "covers_to" in covered:
-        stays = [
-            *(each for each in stored if each["id"] > covered["covers_to"]),
-            *given[shared:],
-        ]
+        # The caller's own messages are stored after the messages of other writers.
+        live = [message for message in stored if message["id"] > covered["covers_to"]]
+        stays = [*live, *given[shared:]]
     before = sum(map(_size, [*given, *_unseen(stored, given, shared)]))
     rotated = db.rotate(
         session_id,
@@ -115,15 +116,20 @@ def _compact(
     )
     if not isinstance(rotated, Rotated):
         return Superseded(**same, by=rotated.by)
-    first = {"role": "user", "content": fenced(summary)}
-    # with what others wrote
+    first = {"role": "user", "content": quote_summary(summary)}
+    # The stored messages include messages of other writers since.
     kept = _as_given(db.get_messages(rotated.session_id)[1:], given)
-    return Compacted(messages=[first, *kept], session_id=rotated.session_id, summary=summary,
-                     tokens_before=before, tokens_after=size + sum(map(_size, kept)))  # fmt: skip
+    return Compacted(
+        messages=[first, *kept],
+        session_id=rotated.session_id,
+        summary=summary,
+        tokens_before=before,
+        tokens_after=size + sum(map(_size, kept)),
+    )
 
 
 def _as_given(live: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """The messages of the child. Those that the caller gave are the caller's own objects."""
+    """Return the messages of the child, using the caller's own objects for messages from the caller."""
     found: list[Any] = []
     left = len(given)
     for message in reversed(live):
@@ -138,10 +144,10 @@ def _as_given(live: Sequence[Any], given: Sequence[Any]) -> list[Any]:
 def _summary(
     summarise: Callable[[list[Any]], str], messages: list[Any]
 ) -> tuple[str, str]:
-    """The summary, and why there is none."""
+    """Return the summary, or "" and the reason."""
     try:
         summary = summarise(messages)
-    except Exception as error:  # noqa: BLE001  (whatever it raises, the messages stay)
+    except Exception as error:  # noqa: BLE001  (foreign code)
         return "", f"The summary could not be written: {error}"
     if not isinstance(summary, str) or not summary.strip():
         return "", "The summary came back empty."
@@ -149,12 +155,12 @@ def _summary(
 
 
 def _shared(stored: Sequence[Any], given: Sequence[Any]) -> int:
-    """How many of the caller's messages are in the store already. The first may be the summary that we gave out."""
+    """Return the number of messages from the caller already in the store. The first may be a summary from `compact`."""
     count = 0
     for old, new in zip(stored, given, strict=False):
         said, content = old.get("content"), new.get("content")
         known = content == said or (
-            count == 0 and isinstance(said, str) and content == fenced(said)
+            count == 0 and isinstance(said, str) and content == quote_summary(said)
         )
         if old.get("role") != new.get("role") or not known:
             break
@@ -165,22 +171,23 @@ def _shared(stored: Sequence[Any], given: Sequence[Any]) -> int:
 def _covered(
     stored: Sequence[Any], given: Sequence[Any], shared: int, cut: int
 ) -> dict[str, int]:
-    """How far the summary reaches, in words of `rotate`."""
+    """Return the range covered by the summary, as arguments of `rotate`."""
     if cut < shared:
-        # with the results of the calls before it
+        # The results of the calls before the cut are covered too.
         return {"covers_to": stored[cut]["id"] - 1}
     if cut == shared:
         return {"covers_to": stored[cut - 1]["id"]}
     unseen = _unseen(stored, given, shared)
-    if unseen:  # others wrote them, and the summary does not know them
-        return {"covers_to": min(each["id"] for each in unseen) - 1}
+    if unseen:
+        # Other writers stored these messages, so the summary does not contain them.
+        return {"covers_to": min(message["id"] for message in unseen) - 1}
     return {"keep_last": len(given) - cut}
 
 
 def _unseen(stored: Sequence[Any], given: Sequence[Any], shared: int) -> list[Any]:
-    """The stored messages that are not in the caller's list."""
-    known = {_key(each) for each in given}
-    return [each for each in stored[shared:] if _key(each) not in known]
+    """Return the stored messages missing in the caller's list."""
+    known = set(map(_key, given))
+    return [message for message in stored[shared:] if _key(message) not in known]
 
 
 def _key(message: Mapping[str, Any]) -> tuple[Any, str]:

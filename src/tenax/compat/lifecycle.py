@@ -1,15 +1,15 @@
-"""SessionLifecycle: which finished turns no memory was extracted from yet, and who owes that.
+"""SessionLifecycle: the agents owing the memory work of sessions, with the names fixed by the contracts.
 
-Every finished turn is a generation of its session. Turns of one agent in a row are a segment, and the segment is owed by
-that agent, its owner, whoever is registered later. A commit takes the oldest segment as far as it goes at that moment, with
-its own owner, and clears just that: a turn that finishes meanwhile stays owed, and a commit that fails clears nothing.
-A turn that finishes is only noted; commits are made at boundaries (a new conversation, eviction, shutdown).
+A finished turn is a generation of its session. Consecutive turns of the same agent are a segment. The agent owns the
+segment, even if another agent registers later. A commit takes the oldest segment up to its current end, calls the
+owner, and clears exactly the taken part: a turn finished during the commit stays owed, and a failed commit clears
+nothing. A finished turn is only noted. Commits happen at boundaries: a new conversation, an eviction, the shutdown.
 
-An agent is anything with `commit_memory_session()`; if that raises, it has failed. No agent, and no store handle of one,
-is called while the lock is held. By itself the ledger is in memory, and gone with the process. With a `SessionDB` it is
-the store: what is owed is the finished runs after the last `memory.due`, and a commit appends the next one. A turn that ran
-elsewhere is stored as a run when it is marked. A process that is killed leaves the same ledger behind, and whoever brings an
-agent along can commit.
+An agent is any object with `commit_memory_session()`; an exception means a failed commit. The lock is never held during
+a call of an agent or of its store handle.
+
+Owners are objects, so segments are in memory. With a `SessionDB`, the `MemoryLedger` of the store also holds the owed
+work. So the work of a killed process stays in the store, and any process with an agent can commit the work.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ import time
 from collections import deque
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from tenax.concurrency import LONGEST_WAIT_SECONDS, SerialThread
 from tenax.errors import TenaxError
-from tenax.events import MemoryDue, Reason, RunFinished, RunStarted
+from tenax.events import Reason
 from tenax.journal import Journal
-from tenax.memory.serial_thread import LONGEST_SECONDS, Lane, said
+from tenax.memory.ledger import MemoryLedger, Owed
+from tenax.text import describe_error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tenax.compat.sessions import AsyncSessionDB, SessionDB
 
 __all__ = ["SessionLifecycle"]
@@ -37,44 +42,42 @@ log = logging.getLogger(__name__)
 
 DEADLINE_SECONDS = 30.0
 WAIT_SECONDS_MAX = 300.0
-_DRAINED_AT_ONCE = 8
+_DRAIN_THREADS = 8
 
 
+@dataclass(slots=True)
 class _Segment:
-    """Turns in a row that one agent owes, up to a generation. No owner: whoever is brought along first."""
+    """Consecutive turns owed by an agent. Without an owner, the first agent named later becomes the owner."""
 
-    __slots__ = ("owner", "seq", "upto")
-
-    def __init__(self, owner: Any, upto: int, seq: int) -> None:  # noqa: ANN401
-        self.owner = owner
-        self.upto = upto
-        # where the last of them stands in the store; 0 where that is not known
-        self.seq = seq
+    owner: Any
+    upto: int
+    """The last generation of the segment."""
+    seq: int
+    """The seq of the last turn in the store, or 0 if the seq is unknown."""
 
 
+@dataclass(slots=True)
 class _Session:
-    """What one session owes."""
+    """The memory work owed by a session."""
 
-    __slots__ = ("agent", "busy", "generation", "left", "segments", "thread")
-
-    def __init__(self) -> None:
-        self.agent: Any = None
-        self.segments: deque[_Segment] = deque()
-        self.generation = 0
-        self.busy = False  # a commit is in flight
-        self.thread = 0  # on this thread
-        self.left = False  # forgotten once nothing is owed
+    agent: Any = None
+    segments: deque[_Segment] = field(default_factory=deque)
+    generation: int = 0
+    busy: bool = False
+    """Whether a commit is in flight."""
+    thread: int = 0
+    """The thread of the commit in flight."""
+    unregistered: bool = False
+    """The session is forgotten as soon as it owes nothing."""
 
     def mark(self, agent: Any, seq: int) -> int:  # noqa: ANN401
         self.generation += 1
         owner = self.agent if agent is None else agent
         last = self.segments[-1] if self.segments else None
         if last is not None and (last.owner is None or last.owner is owner):
-            last.owner, last.upto, last.seq = (
-                owner,
-                self.generation,
-                seq and max(last.seq, seq),
-            )
+            last.owner = owner
+            last.upto = self.generation
+            last.seq = max(last.seq, seq) if seq else 0
         else:
             self.segments.append(_Segment(owner, self.generation, seq))
         return self.generation
@@ -83,55 +86,62 @@ class _Session:
         while self.segments and self.segments[0].upto <= upto:
             self.segments.popleft()
 
-    def owed_by(self, agent: Any) -> bool:  # noqa: ANN401
-        owners = [
-            each.owner if each.owner is not None else self.agent
-            for each in self.segments
-        ]
-        return any(each is agent for each in owners)
+    def is_owed_by(self, agent: Any) -> bool:  # noqa: ANN401
+        for segment in self.segments:
+            owner = self.agent if segment.owner is None else segment.owner
+            if owner is agent:
+                return True
+        return False
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A commit in flight: the oldest segment of a session, up to its end at the start of the commit."""
+
+    sid: str
+    session: _Session
+    owner: Any
+    upto: int
+    seq: int
+    reason: Reason
 
 
 class SessionLifecycle:
-    """Which session owes memory work, and to whom. Safe to use from any thread."""
+    """The sessions with owed memory work, and the owners of the work. Safe to use from any thread."""
 
     def __init__(self, db: SessionDB | AsyncSessionDB | None = None) -> None:
         journal = getattr(getattr(db, "_db", db), "journal", None)
-        self._journal = journal if isinstance(journal, Journal) else None
+        self._ledger = MemoryLedger(journal) if isinstance(journal, Journal) else None
         self._changed = threading.Condition()
         self._sessions: dict[str, _Session] = {}
-        # up to where our commits went; a look at the store may be older
-        self._met: dict[str, int] = {}
-        # evicted agents whose store handle is still to be closed
+        self._committed: dict[str, int] = {}
+        """By session, the last seq committed here. A read of the store may be older."""
         self._leaving: list[Any] = []
+        """Evicted agents with open store handles."""
         self._closed: WeakSet[Any] = WeakSet()
 
     def register_agent(self, sid: str | None, agent: Any) -> None:  # noqa: ANN401
-        """From now on this agent owns what finishes without a name. What is owed already keeps its owner."""
+        """Make the agent the owner of turns finished without a named agent. Already owed work keeps its owner."""
         if not sid:
             return
-        owed = self._owed(sid)[1]
+        owed = self._find_owed(sid)
         with self._changed:
             session = self._sessions.setdefault(sid, _Session())
-            session.agent, session.left = agent, False
-            self._find(sid, owed)
-            self._leaving = [each for each in self._leaving if each is not agent]
+            session.agent = agent
+            session.unregistered = False
+            self._take_over(sid, owed)
+            self._leaving = _without(self._leaving, [agent])
 
     def unregister_agent(self, sid: str | None) -> None:
-        """No agent is registered any more. What is owed stays owed, by its owner."""
+        """Unregister the agent of a session. Owed work stays owed by its owner."""
         with self._changed:
-            self._leave(sid or "")
+            self._unregister(sid or "")
 
-    def mark_turn_completed(
-        self,
-        sid: str | None,
-        agent: Any = None,  # noqa: ANN401
-        *,
-        stored: bool = False,
-    ) -> int:
-        """A turn is finished. Calls nobody. The generation, or 0 without a session. `stored`: its run is in the journal."""
+    def mark_turn_completed(self, sid: str | None, agent: Any = None) -> int:  # noqa: ANN401
+        """Note a finished turn. Return the generation, or 0 without a session. No agent is called."""
         if not sid:
             return 0
-        seq = 0 if stored else self._note(sid)
+        seq = self._record_turn(sid)
         with self._changed:
             return self._sessions.setdefault(sid, _Session()).mark(agent, seq)
 
@@ -142,7 +152,7 @@ class SessionLifecycle:
             session = self._sessions.get(sid)
             if session is not None and session.segments:
                 return True
-        return self._owed(sid)[1] > 0
+        return self._find_owed(sid) is not None
 
     def commit_session_memory(
         self,
@@ -151,151 +161,183 @@ class SessionLifecycle:
         *,
         wait: bool = False,
         timeout: float | None = None,
-        reason: Reason = "switch",
     ) -> bool:
-        """Commit the oldest segment with its owner. True only if this call did.
+        """Commit the oldest segment with its owner. Return True only if the call committed the segment.
 
-        The agent is for a segment that has no owner. `wait` waits for a commit in flight first. With a `timeout` the
-        commit is made on a thread of its own, and one that takes longer goes on there: False, and it is still in flight.
+        `agent` becomes the owner of a segment without an owner. `wait` first waits for a commit in flight. With a
+        `timeout` the commit runs on a separate thread. On timeout the method returns False, and the commit stays in
+        flight.
         """
-        if not sid:
-            return False
-        until = time.monotonic() + min(
-            WAIT_SECONDS_MAX if timeout is None else timeout, LONGEST_SECONDS
-        )
-        begun = self._begin(sid, agent, until if wait else None)
-        if begun is None:
-            return False
-        if timeout is None:
-            return self._commit(sid, *begun, reason)
-        answer = Lane("memory commit", 1).give(
-            lambda: self._commit(sid, *begun, reason), last=True
-        )
-        if answer is None:
-            return self._commit(sid, *begun, reason)
-        wait_for([answer], timeout=max(0.0, until - time.monotonic()))
-        return answer.done() and answer.exception() is None and bool(answer.result())
+        return self._commit_oldest(sid, agent, "switch", wait=wait, timeout=timeout)
 
     def evict(self, agent: Any, *, timeout: float = DEADLINE_SECONDS) -> bool:  # noqa: ANN401
-        """Commit what an agent owes in every session, forget it, and close its store handle. True if that was done.
+        """Commit the work owed by an agent in every session, forget the agent, and close its store handle.
 
-        While it owes anything the handle stays open, and is closed by the commit that clears the last of it.
+        Return True if the agent owes nothing any more. As long as the agent owes work, its handle stays open; the last
+        commit closes the handle.
         """
         until = time.monotonic() + timeout
         with self._changed:
-            held = [
+            sids = [
                 sid
-                for sid, each in self._sessions.items()
-                if each.agent is agent or each.owed_by(agent)
+                for sid, session in self._sessions.items()
+                if session.agent is agent or session.is_owed_by(agent)
             ]
-            self._leaving += (
-                [] if any(each is agent for each in self._leaving) else [agent]
-            )
-        for sid in held:
-            while self._owes(sid, agent) and self.commit_session_memory(
-                sid,
-                agent,
-                wait=True,
-                timeout=max(0.0, until - time.monotonic()),
-                reason="evicted",
+            self._leaving = [*_without(self._leaving, [agent]), agent]
+        for sid in sids:
+            while self._owes(sid, agent) and self._commit_oldest(
+                sid, agent, "evicted", wait=True, timeout=_seconds_left(until)
             ):
                 pass
         with self._changed:
-            for sid in held:
+            for sid in sids:
                 if sid in self._sessions and self._sessions[sid].agent is agent:
-                    self._leave(sid)
-        self._close_those_that_left()
+                    self._unregister(sid)
+        self._close_handles()
         with self._changed:
-            return not any(each.owed_by(agent) for each in self._sessions.values())
+            sessions = self._sessions.values()
+            return not any(session.is_owed_by(agent) for session in sessions)
 
     def on_evict(self, route_key: str, agent: Any) -> None:  # noqa: ANN401, ARG002
-        """The same, as an `AgentCache` calls it: after it has let go of its lock."""
+        """Evict an agent dropped by an `AgentCache`. The cache calls the method without holding the lock."""
         self.evict(agent)
 
     def drain_all_on_shutdown(self, deadline: float = DEADLINE_SECONDS) -> None:
-        """Commit everything that is owed, several sessions at a time, and be back when the deadline is over."""
-        deadline = min(deadline, LONGEST_SECONDS)
+        """Commit the owed work of every session, several sessions at a time. Return at the deadline at the latest."""
+        deadline = min(deadline, LONGEST_WAIT_SECONDS)
         until = time.monotonic() + deadline
-        with self._changed:
-            owing = deque(sid for sid, each in self._sessions.items() if each.segments)
-        lanes = [
-            Lane("memory drain", 1) for _ in range(min(_DRAINED_AT_ONCE, len(owing)))
-        ]
-        wait_for(
-            [
-                answer
-                for each in lanes
-                if (answer := each.give(lambda: self._drain(owing, until), last=True))
-            ],
-            timeout=deadline,
-        )
-        with self._changed:
-            left = sum(1 for each in self._sessions.values() if each.segments)
-        if left:
+        sids = deque(self._owing_sids())
+        drains = []
+        for _ in range(min(_DRAIN_THREADS, len(sids))):
+            thread = SerialThread("memory drain", 1)
+            drains.append(thread.submit(lambda: self._drain(sids, until), last=True))
+        wait_for([drain for drain in drains if drain is not None], timeout=deadline)
+        owing = len(self._owing_sids())
+        if owing:
             log.warning(
                 "%d sessions still owe memory work at shutdown. What is kept in memory only is lost.",
-                left,
+                owing,
                 extra={"action": "memory_owed"},
             )
 
-    # -- the ledger ----------------------------------------------------------------------------------------------
+    # -- commits -------------------------------------------------------------------------------------------------
 
-    def _begin(
+    def _commit_oldest(
+        self,
+        sid: str | None,
+        agent: Any,  # noqa: ANN401
+        reason: Reason,
+        *,
+        wait: bool,
+        timeout: float | None,
+    ) -> bool:
+        if not sid:
+            return False
+        seconds = WAIT_SECONDS_MAX if timeout is None else timeout
+        until = time.monotonic() + min(seconds, LONGEST_WAIT_SECONDS)
+        commit = self._begin_commit(sid, agent, reason, until if wait else None)
+        if commit is None:
+            return False
+        if timeout is None:
+            return self._finish(commit)
+        thread = SerialThread("memory commit", 1)
+        answer = thread.submit(lambda: self._finish(commit), last=True)
+        if answer is None:
+            return self._finish(commit)
+        wait_for([answer], timeout=_seconds_left(until))
+        return answer.done() and answer.exception() is None and bool(answer.result())
+
+    def _begin_commit(
         self,
         sid: str,
         agent: Any,  # noqa: ANN401
+        reason: Reason,
         until: float | None,
-    ) -> tuple[_Session, Any, int, int] | None:
-        """Claim the oldest segment as far as it goes now."""
-        owed = self._owed(sid)[1]
+    ) -> _Commit | None:
+        """Claim the oldest segment up to its current end.
+
+        Return `None` if the session has no segment, no owner, or a commit in flight.
+        """
+        owed = self._find_owed(sid)
         with self._changed:
-            self._find(sid, owed)
+            self._take_over(sid, owed)
             session = self._sessions.get(sid)
             if session is not None and session.busy:
+                # An agent that commits from inside its own commit must not wait for itself.
                 if until is None or session.thread == threading.get_ident():
-                    # also for an agent that asks from inside its own commit
                     return None
                 self._changed.wait_for(
-                    lambda: not self._busy(sid),
-                    timeout=max(0.0, until - time.monotonic()),
+                    lambda: not self._is_busy(sid), timeout=_seconds_left(until)
                 )
                 session = self._sessions.get(sid)
             if session is None or session.busy or not session.segments:
                 return None
             oldest = session.segments[0]
-            owner = next(
-                (
-                    each
-                    for each in (oldest.owner, agent, session.agent)
-                    if each is not None
-                ),
-                None,
-            )
+            candidates = (oldest.owner, agent, session.agent)
+            owner = next((one for one in candidates if one is not None), None)
             if owner is None:
                 return None
-            oldest.owner, session.busy = owner, True
-            return session, owner, oldest.upto, oldest.seq
+            oldest.owner = owner
+            session.busy = True
+            return _Commit(sid, session, owner, oldest.upto, oldest.seq, reason)
 
-    def _find(self, sid: str, owed: int) -> None:
-        """Under the lock: take in what the store says is owed, where nothing else is: turns of a process that is gone."""
-        session = self._sessions.get(sid) or _Session()
-        if owed > self._met.get(sid, 0) and not session.segments and not session.busy:
-            self._sessions[sid] = session
-            session.mark(None, owed)
-
-    def _note(self, sid: str) -> int:
-        """Say in the store that a turn finished which ran elsewhere, if it has the session; where that stands, or 0."""
+    def _finish(self, commit: _Commit) -> bool:
+        """Call the owner, record the boundary in the store, and clear the segment."""
+        sid, session = commit.sid, commit.session
+        session.thread = threading.get_ident()
+        done = False
         try:
-            if (journal := self._journal) is not None and (
-                stretch := journal.stretch(sid)
-            ) is not None:
-                events = [
-                    RunStarted(instance=journal.instance),
-                    RunFinished("completed"),
-                ]
-                return journal.append(
-                    stretch.conversation, events, run=journal.ids.run()
-                )[-1].seq
+            owed = self._find_owed(sid)
+            commit.owner.commit_memory_session()
+            if owed is not None and self._ledger is not None:
+                owner = getattr(commit.owner, "memory_owner", "")
+                owner = owner if isinstance(owner, str) else ""
+                owed = owed._replace(upto=min(commit.seq or owed.upto, owed.upto))
+                self._ledger.record_due(sid, owed, commit.reason, owner)
+                self._committed[sid] = owed.upto
+            done = True
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (foreign code)
+            log.warning(
+                "The memory of session %s was not committed and stays owed. %s.",
+                sid,
+                describe_error(error),
+                extra={"action": "memory_commit_failed"},
+            )
+        finally:
+            with self._changed:
+                session.busy = False
+                session.thread = 0
+                if done:
+                    session.clear(commit.upto)
+                if session.unregistered:
+                    self._unregister(sid)
+                self._changed.notify_all()
+            self._close_handles()
+        return done
+
+    def _drain(self, sids: deque[str], until: float) -> None:
+        while sids and time.monotonic() < until:
+            try:
+                sid = sids.popleft()
+            except IndexError:
+                return
+            while self._commit_oldest(
+                sid, None, "shutdown", wait=True, timeout=_seconds_left(until)
+            ):
+                pass
+
+    # -- the store -----------------------------------------------------------------------------------------------
+
+    def _find_owed(self, sid: str) -> Owed | None:
+        try:
+            return None if self._ledger is None else self._ledger.find_owed(sid)
+        except TenaxError as error:
+            log.info("What %s owes is unknown now: %s", sid, error)
+            return None
+
+    def _record_turn(self, sid: str) -> int:
+        try:
+            return 0 if self._ledger is None else self._ledger.record_turn(sid)
         except TenaxError as error:
             log.warning(
                 "What %s owes is kept in memory only. %s",
@@ -303,124 +345,79 @@ class SessionLifecycle:
                 error,
                 extra={"action": "memory_unstored"},
             )
-        return 0
+            return 0
 
-    def _commit(
-        self,
-        sid: str,
-        session: _Session,
-        owner: Any,  # noqa: ANN401
-        upto: int,
-        seq: int,
-        reason: Reason,
-    ) -> bool:
-        session.thread = threading.get_ident()
-        done = False
-        try:
-            conversation, owed = self._owed(sid)
-            owner.commit_memory_session()
-            if owed and self._journal is not None:
-                whose, met = getattr(owner, "memory_owner", ""), min(seq or owed, owed)
-                due = MemoryDue(
-                    sid, met, reason, whose if isinstance(whose, str) else ""
-                )
-                self._journal.append(conversation, [due])
-                self._met[sid] = met
-            done = True
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (the border to code of others)
-            log.warning(
-                "The memory of session %s was not committed and stays owed. %s.",
-                sid,
-                said(error),
-                extra={"action": "memory_commit_failed"},
-            )
-        finally:
-            with self._changed:
-                session.busy, session.thread = False, 0
-                if done:
-                    session.clear(upto)
-                if session.left:
-                    self._leave(sid)
-                self._changed.notify_all()
-            self._close_those_that_left()
-        return done
+    # -- under the lock ------------------------------------------------------------------------------------------
 
-    def _drain(self, owing: deque[str], until: float) -> None:
-        while owing and time.monotonic() < until:
-            try:
-                sid = owing.popleft()
-            except IndexError:
-                return
-            while self.commit_session_memory(
-                sid,
-                wait=True,
-                timeout=max(0.0, until - time.monotonic()),
-                reason="shutdown",
-            ):
-                pass
+    def _take_over(self, sid: str, owed: Owed | None) -> None:
+        """Take over the work left in the store by a dead process, unless the session already owes or commits work."""
+        if owed is None or owed.upto <= self._committed.get(sid, 0):
+            return
+        session = self._sessions.get(sid) or _Session()
+        if not session.segments and not session.busy:
+            self._sessions[sid] = session
+            session.mark(None, owed.upto)
 
-    def _owed(self, sid: str) -> tuple[str, int]:
-        """The conversation of a session in the store, and up to where its turns are owed; "" and 0 where nothing is."""
-        try:
-            if (
-                self._journal is not None
-                and (stretch := self._journal.stretch(sid)) is not None
-            ):
-                return stretch.conversation, self._journal.owed(stretch.conversation)
-        except TenaxError as error:
-            log.info("What %s owes is not known now: %s", sid, error)
-        return "", 0
-
-    def _busy(self, sid: str) -> bool:
-        return sid in self._sessions and self._sessions[sid].busy
-
-    def _owes(self, sid: str, agent: Any) -> bool:  # noqa: ANN401
-        with self._changed:
-            return sid in self._sessions and self._sessions[sid].owed_by(agent)
-
-    def _leave(self, sid: str) -> None:
-        """Under the lock: no agent is registered; nothing owed, nothing kept."""
+    def _unregister(self, sid: str) -> None:
         session = self._sessions.get(sid)
         if session is not None:
-            session.agent, session.left = None, True
+            session.agent = None
+            session.unregistered = True
             if not session.segments and not session.busy:
                 del self._sessions[sid]
 
-    def _close_those_that_left(self) -> None:
+    def _is_busy(self, sid: str) -> bool:
+        return sid in self._sessions and self._sessions[sid].busy
+
+    # -- agents --------------------------------------------------------------------------------------------------
+
+    def _owing_sids(self) -> list[str]:
         with self._changed:
-            held = [each.agent for each in self._sessions.values()]
-            held += [
-                part.owner for each in self._sessions.values() for part in each.segments
-            ]
-            gone = [
-                agent
-                for agent in self._leaving
-                if not any(each is agent for each in held)
-            ]
-            self._leaving = [
-                agent
-                for agent in self._leaving
-                if not any(each is agent for each in gone)
-            ]
-        for agent in gone:
+            return [sid for sid, session in self._sessions.items() if session.segments]
+
+    def _owes(self, sid: str, agent: Any) -> bool:  # noqa: ANN401
+        with self._changed:
+            return sid in self._sessions and self._sessions[sid].is_owed_by(agent)
+
+    def _close_handles(self) -> None:
+        """Close the store handles of evicted agents without owed work."""
+        with self._changed:
+            used: list[Any] = []
+            for session in self._sessions.values():
+                used.append(session.agent)
+                used += [segment.owner for segment in session.segments]
+            free = _without(self._leaving, used)
+            self._leaving = _without(self._leaving, free)
+        for agent in free:
             try:
-                self._close(agent)
-            except Exception as error:  # noqa: BLE001  (the border to code of others)
+                self._close_handle(agent)
+            except Exception as error:  # noqa: BLE001  (foreign code)
                 log.warning(
                     "The store of an agent was not closed. %s.",
-                    said(error),
+                    describe_error(error),
                     extra={"action": "close_failed"},
                 )
 
-    def _close(self, agent: Any) -> None:  # noqa: ANN401
-        """Close the store handle of an agent, if it has one: once, also if two agents share it."""
+    def _close_handle(self, agent: Any) -> None:  # noqa: ANN401
+        """Close the store handle of an agent, if the agent has a handle: once, even if two agents share the handle."""
         handle = getattr(agent, "session_db", None)
-        handle = getattr(agent, "_session_db", None) if handle is None else handle
+        if handle is None:
+            handle = getattr(agent, "_session_db", None)
         if handle is None:
             return
-        # what cannot be noted is closed by every agent that has it
+        # Without support for weak references, every agent with the handle closes the handle.
         with self._changed, suppress(TypeError):
             if handle in self._closed:
                 return
             self._closed.add(handle)
         handle.close()
+
+
+def _without(agents: Iterable[Any], removed: Iterable[Any]) -> list[Any]:
+    """Return the agents not in `removed`, compared by identity."""
+    ids = {id(agent) for agent in removed}
+    return [agent for agent in agents if id(agent) not in ids]
+
+
+def _seconds_left(until: float) -> float:
+    return max(0.0, until - time.monotonic())

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from tenax.agent.recovery import PAGE_MAX, WORDING, events_after, mend, open_rows
+from tenax.agent.recovery import PAGE_MAX, WORDING, end_orphaned_run, open_rows
+from tenax.clock import Timing
 from tenax.errors import InvalidInput, NoSuchConversation
-from tenax.journal import Journal
 from tenax.journal.arguments import checked
+from tenax.journal.journal import Journal, events_after
 from tenax.views.transcript import Row, Transcript
 
 __all__ = ["marker_of", "repair", "rows_of"]
@@ -17,25 +18,25 @@ __all__ = ["marker_of", "repair", "rows_of"]
 
 @checked
 def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: ANN401  (a SessionDB)
-    """End a run whose owner is gone, and say what its marker says. Repairing it again changes nothing.
+    """End a run whose process is gone, and return its marker. A repeated call changes nothing.
 
-    A run that is still open somewhere alive is not touched: that is a RunConflict.
+    Raises `RunConflict` if the process of the run is alive.
     """
-    # also that behind an AsyncSessionDB
+    # An `AsyncSessionDB` wraps a `SessionDB` in `_db`.
     journal: Journal = getattr(db, "_db", db).journal
-    stretch = journal.stretch(session_id)
-    if stretch is None:
+    session = journal.segment(session_id)
+    if session is None:
         raise NoSuchConversation(f"There is no session {session_id}.")
-    conversation = stretch.conversation
-    mend(journal, conversation, run_id)
-    known = journal.run(conversation, run_id)
-    shown = Transcript()
-    for each in events_after(
-        journal, conversation, known.started - 1 if known and known.started else 0
-    ):
-        shown.apply(each)
+    conversation = session.conversation
+    end_orphaned_run(journal, conversation, run_id)
+    run = journal.run(conversation, run_id)
+    after = run.started - 1 if run is not None and run.started else 0
+    transcript = Transcript()
+    for event in events_after(journal, conversation, after):
+        transcript.apply(event)
     found = next(
-        (row for row in shown.rows if row.kind == "marker" and row.run == run_id), None
+        (row for row in transcript.rows if row.kind == "marker" and row.run == run_id),
+        None,
     )
     if found is None:
         raise InvalidInput(
@@ -45,7 +46,10 @@ def repair(db: Any, session_id: str, run_id: str) -> dict[str, Any]:  # noqa: AN
 
 
 def marker_of(journal: Journal, conversation: str, row: Row) -> dict[str, Any]:
-    """A marker as a mapping. Only a pending one says how often it was looked at, and since when."""
+    """Return a marker as a mapping.
+
+    Only a pending marker has the number of attempts and the time of the first attempt.
+    """
     marker = _mapping(row)
     if row.state == "pending" and row.run is not None:
         state = journal.run(conversation, row.run)
@@ -59,9 +63,11 @@ def _mapping(row: Row) -> dict[str, Any]:
     return {**whole, "role": row.kind, "content": row.text, "run_id": row.run}
 
 
-def rows_of(journal: Journal, conversation: str) -> list[dict[str, Any]]:
-    """The rows of a conversation as mappings, after a look for output that came late."""
-    rows = open_rows(journal, conversation, limit=PAGE_MAX)
+def rows_of(
+    journal: Journal, conversation: str, timing: Timing
+) -> list[dict[str, Any]]:
+    """Look for late output, and return the rows of a conversation as mappings."""
+    rows = open_rows(journal, conversation, limit=PAGE_MAX, timing=timing)
     return [
         marker_of(journal, conversation, row) if row.kind == "marker" else _mapping(row)
         for row in rows

@@ -1,11 +1,11 @@
-"""SessionDB: the store as the five seed documents name it, over a Journal.
+"""SessionDB: a store of sessions over a `Journal`, with the names fixed by the contracts.
 
-A *session* here is a stretch: a conversation between two compactions. Its id is the caller's own string. A compaction
-(`rotate`) ends one session and opens exactly one child, in one commit that is refused if the parent is no longer the
-head, so two children cannot exist, whoever holds the compression lock.
+A *session* is a segment of a conversation, between two compactions. The caller chooses the id of a session. A
+compaction (`rotate`) ends a session and opens exactly one child, in a single commit. The commit is refused if the
+parent is no longer the head. So two children cannot exist, whoever holds the compression lock.
 
-A message for a session that was ended by a compaction is stored at the head of its conversation, and `append_message`
-says where. `AsyncSessionDB` has the same methods, awaited.
+A message for a session ended by a compaction is stored at the head of the conversation, and `append_message` returns
+the new place. `AsyncSessionDB` has the same methods, awaited.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from tenax import journal as journals
+from tenax.agent.history import find_undo_seq
+from tenax.agent.rotation import Rotated as Compacted
+from tenax.agent.rotation import Rotations, Summary, Superseded
+from tenax.clock import Timing
 from tenax.compat.repair import rows_of
+from tenax.concurrency import ThreadPool
 from tenax.errors import (
     ConversationExists,
     Gone,
     HeadMoved,
     InvalidInput,
     NoSuchConversation,
+    SegmentMoved,
     SessionEnded,
-    StretchMoved,
 )
 from tenax.events import (
     ContextCompacted,
-    ContextSummarised,
     ConversationArchived,
     ConversationCleared,
     ConversationOpened,
@@ -48,15 +51,13 @@ from tenax.events import (
     MessageUser,
     RunLate,
     RunSealed,
-    StretchEnded,
+    SegmentEnded,
 )
-from tenax.journal.aio import THREADS, Threads, Twin, awaited
+from tenax.journal.aio import THREADS, AsyncFacade, awaited
 from tenax.journal.arguments import checked
-from tenax.journal.base import Erased, Expect, Hits, Lease, Recorded, Stretch, Summary
-from tenax.journal.place import ALL_SEQS
-from tenax.journal.plan import ID_CHARS_MAX
+from tenax.journal.base import Erased, Expect, Hits, Recorded, Segment
+from tenax.journal.base import Summary as Listed
 from tenax.parts import Text, ToolResult, text_of
-from tenax.views.context import Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,34 +84,21 @@ _KINDS: dict[
 _ROLES = {kind.kind: role for role, kind in _KINDS.items()}
 _LATE = ("token", "tool", "tool_complete")
 _TRIES = 20
-_LOCK_SECONDS = (1e-6, 7 * 86400.0)
-"""The shortest and the longest time that a lock is kept."""
+_CONVERSATIONS_MAX = 10_000
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """Where a message stands. `session_id` is another than asked for when a compaction came between."""
+    """The place of a stored message. After a compaction, `session_id` differs from the requested session."""
 
     session_id: str
     conversation_id: str
     seq: int
 
 
-class Compacted(msgspec.Struct, frozen=True):
-    """The parent is ended, `session_id` is its one child."""
-
-    session_id: str
-    seq: int
-
-
-class Superseded(msgspec.Struct, frozen=True):
-    """Somebody else changed the session meanwhile. Nothing was stored. `by` is the head now."""
-
-    by: str | None
-
-
-@partial(checked, but=("get_session", "children"))  # what can be no name finds nothing
+# `get_session` and `children` accept any value: an invalid name finds nothing.
+@partial(checked, but=("get_session", "children"))
 class SessionDB:
-    """One user's sessions in a store. Safe to use from any thread."""
+    """The sessions of a user in a store. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -119,8 +107,10 @@ class SessionDB:
         url: str | None = None,
         user: str = journals.LOCAL_USER,
         journal: Journal | None = None,
+        timing: Timing = Timing(),
     ) -> None:
-        if sum(each is not None for each in (db_path, url, journal)) != 1:
+        given = [source for source in (db_path, url, journal) if source is not None]
+        if len(given) != 1:
             raise InvalidInput(
                 "A SessionDB is opened by db_path, or by url.",
                 hint='SessionDB(db_path="state.db")',
@@ -128,14 +118,19 @@ class SessionDB:
         if db_path is not None:
             url = f"sqlite:///{Path(db_path).absolute()}"
         self._owned = journal is None
-        self.journal = (
-            journal if journal is not None else journals.open(url or "", user=user)
-        )
+        if journal is None:
+            journal = journals.open(url or "", user=user, timing=timing)
+        self.journal = journal
+        self._timing = timing
+        self._rotations = Rotations(self.journal)
+        # A piece of late output needs the number of the piece before. Without the lock, parallel threads would refuse
+        # each other's pieces.
         self._late = threading.Lock()
-        """Each piece of late output is told its place; threads that all guess at once would starve one another."""
+        self._conversations: dict[str, str] = {}
+        """By session with an append, its conversation. The conversation of a session never changes."""
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store, if the object opened the store."""
         if self._owned:
             self.journal.close()
 
@@ -148,15 +143,17 @@ class SessionDB:
     # -- sessions and messages -------------------------------------------------------------------------------
 
     def create_session(self, /, session_id: str, source: str, **fields: Any) -> str:  # noqa: ANN401  (the caller's own)
-        """Open a session, and with it a conversation. Opening it again changes nothing."""
-        title, parent = fields.pop("title", None), fields.pop("parent_session_id", None)
+        """Open a session in a new conversation. A repeated call changes nothing."""
+        title = fields.pop("title", None)
+        parent = fields.pop("parent_session_id", None)
         user = self.journal.user or ""
-        opened = ConversationOpened(
-            user, session_id, source=source, parent=parent, extra=fields
-        )
-        events: list[Event] = (
-            [opened] if title is None else [opened, ConversationTitled(title)]
-        )
+        events: list[Event] = [
+            ConversationOpened(
+                user, session_id, source=source, parent=parent, extra=fields
+            )
+        ]
+        if title is not None:
+            events.append(ConversationTitled(title))
         with suppress(ConversationExists):
             self.journal.append(self.journal.ids.conversation(), events)
         return session_id
@@ -164,44 +161,41 @@ class SessionDB:
     def get_session(
         self, session_id: str, *, rows: bool = False
     ) -> dict[str, Any] | None:
-        """What is known of a session, or None. `revision` moves with everything that changes its transcript.
+        """Return the fields of a session, or `None`. `revision` changes with every change of the transcript.
 
-        With `rows` also the transcript of its conversation, as a person sees it: this is opening it, and looks again
-        for the output of runs that were interrupted.
+        With `rows`, also return the transcript of the conversation as shown to a person. Then the call counts as
+        opening the conversation, and looks again for the output of interrupted runs.
         """
-        stretch = self.journal.stretch(session_id)
-        if stretch is None:
+        session = self.journal.segment(session_id)
+        if session is None:
             return None
+        conversation = session.conversation
         try:
-            head, shown = (
-                self.journal.head(stretch.conversation),
-                self.journal.summary(stretch.conversation),
-            )
+            head = self.journal.head(conversation)
+            summary = self.journal.summary(conversation)
         except (Gone, NoSuchConversation):
             return None
-        opened = self.journal.fact(stretch.conversation, 1)
-        extra = (
-            opened.event.extra
-            if opened and isinstance(opened.event, ConversationOpened)
-            else {}
-        )
-        return {
+        opened = self.journal.fact(conversation, 1)
+        extra = getattr(opened.event, "extra", {}) if opened is not None else {}
+        found = {
             **extra,
-            "id": stretch.name,
-            "conversation_id": stretch.conversation,
-            "source": shown.source,
-            "title": shown.title,
-            "parent_session_id": stretch.parent,
-            "message_count": stretch.messages,
-            "started_at": stretch.opened_at / 1e6,
-            "ended_at": None if stretch.ended_at is None else stretch.ended_at / 1e6,
-            "end_reason": stretch.reason,
-            "pinned": shown.pinned,
-            "archived": shown.archived,
+            "id": session.name,
+            "conversation_id": conversation,
+            "source": summary.source,
+            "title": summary.title,
+            "parent_session_id": session.parent,
+            "message_count": session.messages,
+            "started_at": session.opened_at / 1e6,
+            "ended_at": None if session.ended_at is None else session.ended_at / 1e6,
+            "end_reason": session.reason,
+            "pinned": summary.pinned,
+            "archived": summary.archived,
             "revision": head.revision,
-            "head_session_id": head.stretch,
-            **({"rows": rows_of(self.journal, stretch.conversation)} if rows else {}),
+            "head_session_id": head.segment,
         }
+        if rows:
+            found["rows"] = rows_of(self.journal, conversation, self._timing)
+        return found
 
     def append_message(
         self,
@@ -211,49 +205,46 @@ class SessionDB:
         content: Any = None,  # noqa: ANN401  (text, or a provider's parts)
         **fields: Any,  # noqa: ANN401  (the caller's own)
     ) -> StoredMessage:
-        """Store a message. After a compaction it stands in the child, and the answer says so."""
+        """Store a message. After a compaction the message is stored in the child, and the result names the child."""
         return self._append(session_id, [_message(role, content, fields)])
 
     def append_messages(
         self, session_id: str, messages: Sequence[Mapping[str, Any]]
     ) -> StoredMessage:
-        """Store several messages, all or none."""
-        return self._append(
-            session_id, [_message_of(each) for each in messages_of(messages)]
-        )
+        """Store several messages, either every message or no message."""
+        events = [_message_of(message) for message in messages_of(messages)]
+        return self._append(session_id, events)
 
     def get_messages(self, session_id: str) -> list[dict[str, Any]]:
-        """The messages of a session that stand. One that a compaction opened starts with the summary, and with
-        what stood after the part that it covers; their `session_id` names the session they were written in.
+        """Return the messages of a session, without undone messages.
+
+        A session opened by a compaction begins with the summary, followed by the messages after the summarised part.
+        The `session_id` of an older message names the session in which the message was written.
         """
-        stretch = self._stretch(session_id)
-        conversation = stretch.conversation
-        upto = stretch.ended_seq or self.journal.head(conversation).head
-        if not stretch.covers_to:
-            found = self.journal.messages(
-                conversation, after=stretch.opened_seq - 1, upto=upto
-            )
-            return [_shown(each, session_id) for each in found]
-        summary = self._summary(stretch)
-        found = self.journal.messages(conversation, after=stretch.covers_to, upto=upto)
-        parent = stretch.parent or session_id
-        shown = [
-            _shown(each, session_id if each.seq > stretch.opened_seq else parent)
-            for each in found
-        ]
-        return ([_shown(summary, session_id)] if summary else []) + shown
+        session = self._find(session_id)
+        conversation = session.conversation
+        upto = session.ended_seq or self.journal.head(conversation).head
+        after = session.covers_to or session.opened_seq - 1
+        recorded = self.journal.messages(conversation, after=after, upto=upto)
+        parent = session.parent or session_id
+        messages = []
+        summary = self._summary(session) if session.covers_to else None
+        if summary is not None:
+            messages.append(_as_message(summary, session_id))
+        for message in recorded:
+            is_own = not session.covers_to or message.seq > session.opened_seq
+            messages.append(_as_message(message, session_id if is_own else parent))
+        return messages
 
     def children(self, session_id: str) -> list[str]:
-        """The sessions that name this one as their parent."""
+        """Return the sessions with `session_id` as their parent."""
         return self.journal.children(session_id)
 
     def end_session(self, session_id: str, reason: str = "ended") -> None:
-        """End a session without a successor. It takes no more messages."""
-        stretch = self._stretch(session_id)
-        if stretch.ended_at is None:
-            self.journal.append(
-                stretch.conversation, [StretchEnded(session_id, reason)]
-            )
+        """End a session without a successor. An ended session takes no more messages."""
+        session = self._find(session_id)
+        if session.ended_at is None:
+            self._edit(session, SegmentEnded(session_id, reason))
 
     # -- compaction ------------------------------------------------------------------------------------------
 
@@ -265,111 +256,41 @@ class SessionDB:
         covers_to: int | None = None,
         folded_to: int | None = None,
         messages: Sequence[Mapping[str, Any]] = (),
-        child: str | None = None,
+        keep_last: int = 0,
         tokens_before: int | None = None,
         tokens_after: int | None = None,
-        model: str | None = None,
-        keep_last: int = 0,
-        kept: Sequence[int] = (),
-        lease: Lease | None = None,
-        run: str | None = None,
     ) -> Compacted | Superseded:
-        """Commit a compaction: end this session and open its one child, or say that somebody was faster.
+        """Commit a compaction: end the session and open its only child.
 
-        `summary` stands for everything up to `covers_to`, or up to the last finished step before it; what came after
-        it, also since `folded_to` (the head that the summary was made from), stays in the live context. `messages` that are only in the caller's own list are
-        stored first, in the same commit, and are covered, but for the last `keep_last`, if `covers_to` is not given.
-        Messages of people at the seqs in `kept` stay word for word. A run compacts under its lease.
+        Return `Superseded` if another writer was faster. `Rotations.commit` explains the parameters.
         """
-        for seq in (covers_to, folded_to):
-            if seq is not None and not 0 <= seq <= ALL_SEQS:
-                raise InvalidInput(
-                    f"`covers_to` and `folded_to` of rotate are numbers of events, not {seq}."
-                )
-        stretch = self._stretch(session_id)
-        if stretch.ended_at is not None:
-            return Superseded(self.journal.head(stretch.conversation).stretch)
-        head = self.journal.head(stretch.conversation)
-        folded = head.head if folded_to is None else folded_to
-        edited = head.revision if folded_to is None else folded_to
-        own: list[Event] = [_message_of(each) for each in messages_of(messages)]
-        name = child or self.journal.ids.stretch()
-        for _ in range(_TRIES):
-            covers = covers_to
-            if covers is None:
-                covers = head.head + len(own) - keep_last if own else folded
-                # others wrote meanwhile, and that is not in the summary
-                if own and head.revision > edited:
-                    covers = max(folded, 1)
-            covers = self._whole(stretch, covers)
-            summarised = ContextSummarised(
-                [Text(summary)], covers, tokens_before, tokens_after, model, list(kept)
-            )
-            at = head.head + len(own) + 1
-            events = [
-                *own,
-                summarised,
-                ContextCompacted(session_id, name, at, covers, folded),
-            ]
-            expect = Expect(head=head.head, stretch=session_id)
-            try:
-                stored = self.journal.append(
-                    stretch.conversation, events, expect=expect, lease=lease, run=run
-                )
-            except StretchMoved as moved:
-                return Superseded(moved.by)
-            except HeadMoved:
-                now = self.journal.head(stretch.conversation)
-                if now.head == head.head or now.stretch != session_id:
-                    return Superseded(now.stretch)
-                # somebody appended meanwhile; that stays in the live context, and the commit is tried anew
-                head = now
-                continue
-            return Compacted(name, stored[-1].seq)
-        return Superseded(self.journal.head(stretch.conversation).stretch)
-
-    def _whole(self, stretch: Stretch, covers: int) -> int:
-        """Where to end what is covered, so that no call is parted from its result and nothing is lost between."""
-        context, after = Context(), stretch.covers_to
-        while page := self.journal.read(stretch.conversation, after=after):
-            for each in page:
-                context.apply(each)
-            after = page[-1].seq
-        while covers > stretch.covers_to:
-            parted = [
-                seq
-                for seq in context.parted(covers)
-                if not self._asks(stretch.conversation, seq)
-            ]
-            if not parted:
-                return covers
-            covers = min(parted) - 1
-        return max(covers, stretch.covers_to)
-
-    def _asks(self, conversation: str, seq: int) -> bool:
-        fact = self.journal.fact(conversation, seq)
-        return (
-            fact is not None and isinstance(fact.event, MessageUser) and fact.event.ask
+        stored = Summary(
+            text=summary,
+            covers_to=covers_to,
+            folded_to=folded_to,
+            tokens_before=tokens_before,
+            tokens_after=tokens_after,
+        )
+        own = [_message_of(message) for message in messages_of(messages)]
+        return self._rotations.commit(
+            session_id, stored, messages=own, keep_last=keep_last
         )
 
     def try_acquire_compression_lock(
         self, session_id: str, holder: str, ttl_seconds: float = 300.0
     ) -> bool:
-        """Keep others from paying for the same summary. It saves money, it does not guard the commit."""
-        shortest, longest = _LOCK_SECONDS
-        seconds = min(max(ttl_seconds, shortest), longest)
-        return (
-            self.journal.claim(_lock(session_id), holder, seconds, patient=False)
-            is not None
+        """Keep other processes from paying for the same summary. The lock does not guard the commit."""
+        return self._rotations.try_acquire_compression_lock(
+            session_id, holder, ttl_seconds
         )
 
     def release_compression_lock(self, session_id: str, holder: str) -> None:
-        """Give the lock back, if this holder has it."""
-        self.journal.release_held(_lock(session_id), holder)
+        """Release the lock, if `holder` has the lock."""
+        self._rotations.release_compression_lock(session_id, holder)
 
     def get_compression_lock_holder(self, session_id: str) -> str | None:
-        """Who holds the lock, or None."""
-        return self.journal.holder(_lock(session_id))
+        """Return the holder of the lock, or `None`."""
+        return self._rotations.get_compression_lock_holder(session_id)
 
     # -- runs that are gone ----------------------------------------------------------------------------------
 
@@ -380,41 +301,33 @@ class SessionDB:
         kind: str,
         payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """Output of a run that no longer has the conversation: accepted late, shown with its own run."""
-        conversation = self._stretch(session_id).conversation
+        """Store output of a run without ownership of the conversation.
+
+        The transcript shows the output with its own run.
+        """
+        conversation = self._find(session_id).conversation
         if kind != "stream_end" and kind not in _LATE:
             raise InvalidInput(
                 f"A run event is one of {', '.join(_LATE)} or stream_end, not {kind!r}."
             )
-        if not isinstance(payload, Mapping | None):
-            raise InvalidInput("The payload of a run event is a mapping.")
-        said = {
-            key: value for key, value in (payload or {}).items() if value is not None
-        }
-        word = "text" if kind == "token" else "name"
-        if not isinstance(said.get(word, ""), str):
-            raise InvalidInput(
-                f"The {word} of a {kind} event is text, not {said[word]!r:.40}."
-            )
-        if kind == "token" and said.get("text", "") == "":
-            return  # no words, no output
+        fields = _check_payload(kind, payload)
+        if kind == "token" and not fields.get("text"):
+            return
         with self._late:
             for _ in range(_TRIES):
                 head = self.journal.head(conversation).head
-                before = self.journal.run(conversation, run_id)
+                run = self.journal.run(conversation, run_id)
                 late: Event = RunSealed()
                 if kind != "stream_end":
-                    index = before.late if before is not None else 0
-                    late = RunLate(index, kind, said)  # type: ignore[arg-type]  # checked above
-                elif before is not None and before.sealed is not None:
+                    index = run.late if run is not None else 0
+                    late = RunLate(index, kind, fields)  # type: ignore[arg-type]  # checked above
+                elif run is not None and run.sealed is not None:
                     return
-                try:
+                with suppress(HeadMoved):
                     self.journal.append(
                         conversation, [late], run=run_id, expect=Expect(head=head)
                     )
-                except HeadMoved:
-                    continue
-                return
+                    return
         raise HeadMoved(
             "The conversation moves too fast for this run's output to find its place."
         )
@@ -422,33 +335,25 @@ class SessionDB:
     # -- what a person does with a conversation --------------------------------------------------------------
 
     def undo(self, session_id: str, to: int | None = None) -> int:
-        """Take back everything after `to`; without it, the last message of a person and what followed. The seq
-        of the undo, which `restore` takes.
+        """Undo everything after seq `to`; without `to`, the last message of a person and the events after the message.
+
+        Return the seq of the undo, as an argument for `restore`.
         """
-        stretch = self._open(session_id)
+        session = self._find_open(session_id)
         if to is None:
-            found = self.journal.messages(
-                stretch.conversation, after=stretch.opened_seq
-            )
-            asked = [each.seq for each in found if each.kind == MessageUser.kind]
-            if not asked:
-                raise InvalidInput("There is no message to undo.")
-            to = asked[-1] - 1
-        return self.journal.append(stretch.conversation, [ConversationRewound(to)])[
-            0
-        ].seq
+            to = find_undo_seq(self.journal, session_id)
+        return self._edit(session, ConversationRewound(to))
 
     def clear(self, session_id: str) -> int:
-        """Everything so far leaves transcript and context. The seq of the clear, which `restore` takes."""
-        return self.journal.append(
-            self._open(session_id).conversation, [ConversationCleared()]
-        )[0].seq
+        """Remove everything so far from transcript and context.
+
+        Return the seq of the clear, as an argument for `restore`.
+        """
+        return self._edit(self._find_open(session_id), ConversationCleared())
 
     def restore(self, session_id: str, of: int) -> None:
-        """Take back an undo or a clear."""
-        self.journal.append(
-            self._open(session_id).conversation, [ConversationRestored(of)]
-        )
+        """Undo an undo or a clear."""
+        self._edit(self._find_open(session_id), ConversationRestored(of))
 
     def fork(
         self,
@@ -456,45 +361,38 @@ class SessionDB:
         upto: int | None = None,
         new_session_id: str | None = None,
     ) -> str:
-        """A new conversation with what stands up to a seq. Its session's id."""
-        name = new_session_id or self.journal.ids.stretch()
-        fork = self.journal.fork(
-            self._stretch(session_id).conversation, upto=upto, stretch=name
-        )
-        return self.journal.head(fork).stretch or name
+        """Copy a conversation up to a seq into a new conversation. Return the id of the new session."""
+        name = new_session_id or self.journal.ids.segment()
+        conversation = self._find(session_id).conversation
+        fork = self.journal.fork(conversation, upto=upto, segment=name)
+        return self.journal.head(fork).segment or name
 
     def set_title(self, session_id: str, title: str | None) -> None:
-        """The title in the list."""
-        self.journal.append(
-            self._stretch(session_id).conversation, [ConversationTitled(title)]
-        )
+        """Set the title in the list."""
+        self._edit(self._find(session_id), ConversationTitled(title))
 
     def pin(self, session_id: str, pinned: bool = True) -> None:
-        """Keep the conversation at the top of the list, or no longer."""
-        self.journal.append(
-            self._stretch(session_id).conversation, [ConversationPinned(pinned)]
-        )
+        """Keep the conversation at the top of the list, or stop doing so."""
+        self._edit(self._find(session_id), ConversationPinned(pinned))
 
     def archive(self, session_id: str, archived: bool = True) -> None:
-        """Leave the conversation out of the list, or bring it back. Search finds it all the same."""
-        self.journal.append(
-            self._stretch(session_id).conversation, [ConversationArchived(archived)]
-        )
+        """Hide the conversation from the list, or show the conversation again.
+
+        Search still finds an archived conversation.
+        """
+        self._edit(self._find(session_id), ConversationArchived(archived))
 
     def erase(
         self, session_id: str, seqs: Sequence[int], by: str = "", why: str = ""
     ) -> Erased:
-        """Take the text of these messages out of the store, and all that was derived from it."""
-        return self.journal.erase(
-            self._stretch(session_id).conversation,
-            seqs,
-            by=by or self.journal.user or "",
-            why=why,
-        )
+        """Remove the text of messages from the store, together with every piece of data derived from the text."""
+        by = by or self.journal.user or ""
+        conversation = self._find(session_id).conversation
+        return self.journal.erase(conversation, seqs, by=by, why=why)
 
     def delete_session(self, session_id: str) -> None:
-        """Delete the session's conversation, whole. A tombstone stays."""
-        self.journal.delete(self._stretch(session_id).conversation)
+        """Delete the whole conversation of a session. A tombstone stays."""
+        self.journal.delete(self._find(session_id).conversation)
 
     def list_sessions(
         self,
@@ -502,8 +400,11 @@ class SessionDB:
         archived: bool = False,
         after: tuple[int, int, int] | None = None,
         limit: int = 50,
-    ) -> list[Summary]:
-        """A page of conversations, pinned first, then newest. `after` is the `place` of the last one seen."""
+    ) -> list[Listed]:
+        """Return a page of conversations, pinned first, then newest.
+
+        `after` is the `place` of the last known conversation.
+        """
         return self.journal.conversations(archived=archived, after=after, limit=limit)
 
     def search(
@@ -514,138 +415,162 @@ class SessionDB:
         before: tuple[int, int] | None = None,
         limit: int = 20,
     ) -> Hits:
-        """Messages with these words, newest first."""
-        conversation = (
-            None if session_id is None else self._stretch(session_id).conversation
-        )
+        """Return the messages with the words, newest first."""
+        conversation = None
+        if session_id is not None:
+            conversation = self._find(session_id).conversation
         return self.journal.search(
             words, conversation=conversation, before=before, limit=limit
         )
 
-    # -- small things ----------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------
 
-    def _stretch(self, session_id: str) -> Stretch:
-        found = self.journal.stretch(session_id)
-        if found is None:
+    def _find(self, session_id: str) -> Segment:
+        session = self.journal.segment(session_id)
+        if session is None:
             raise NoSuchConversation(
                 f"There is no session {session_id}.", hint="create_session makes one"
             )
-        return found
+        return session
 
-    def _open(self, session_id: str) -> Stretch:
-        found = self._stretch(session_id)
-        if found.ended_at is not None:
+    def _find_open(self, session_id: str) -> Segment:
+        session = self._find(session_id)
+        if session.ended_at is not None:
             raise SessionEnded(
-                f"Session {session_id} was ended ({found.reason}).",
+                f"Session {session_id} was ended ({session.reason}).",
                 hint="use the head session",
             )
-        return found
+        return session
+
+    def _edit(self, session: Segment, event: Event) -> int:
+        """Append an event to the conversation of a session. Return the seq of the event."""
+        return self.journal.append(session.conversation, [event])[0].seq
 
     def _append(self, session_id: str, events: list[Event]) -> StoredMessage:
-        stretch = self._stretch(session_id)
-        conversation = stretch.conversation
-        if stretch.ended_at is not None and stretch.reason != "compression":
-            raise SessionEnded(
-                f"Session {session_id} was ended ({stretch.reason}); it takes no more messages."
-            )
-        stored = self.journal.append(conversation, events)
-        stands_in = self.journal.head(conversation).stretch or session_id
-        return StoredMessage(stands_in, conversation, stored[-1].seq)
+        """Append to a session without reading from the store first.
 
-    def _summary(self, stretch: Stretch) -> Recorded | None:
-        compacted = self.journal.fact(stretch.conversation, stretch.opened_seq)
-        if compacted is None or not isinstance(
-            event := compacted.event, ContextCompacted
-        ):
+        The append checks that the session is still open. If the session has ended, or its conversation is gone,
+        `_append_to_head` looks the session up.
+        """
+        conversation = self._conversations.get(session_id)
+        if conversation is None:
+            conversation = self._find(session_id).conversation
+            if len(self._conversations) >= _CONVERSATIONS_MAX:
+                self._conversations.clear()
+            self._conversations[session_id] = conversation
+        is_open = Expect(segment=session_id)
+        try:
+            stored = self.journal.append(conversation, events, expect=is_open)
+        except (Gone, NoSuchConversation, SegmentMoved):
+            self._conversations.pop(session_id, None)
+            return self._append_to_head(session_id, events)
+        return StoredMessage(session_id, conversation, stored[-1].seq)
+
+    def _append_to_head(self, session_id: str, events: list[Event]) -> StoredMessage:
+        """Append to the session opened by a compaction as the successor of `session_id`."""
+        session = self._find(session_id)
+        if session.ended_at is not None and session.reason != "compression":
+            raise SessionEnded(
+                f"Session {session_id} was ended ({session.reason}); it takes no more messages."
+            )
+        stored = self.journal.append(session.conversation, events)
+        head = self.journal.head(session.conversation).segment or session_id
+        return StoredMessage(head, session.conversation, stored[-1].seq)
+
+    def _summary(self, session: Segment) -> Recorded | None:
+        """Return the summary at the start of a session opened by a compaction, or `None` if the summary was erased."""
+        opened = self.journal.fact(session.conversation, session.opened_seq)
+        if opened is None or not isinstance(opened.event, ContextCompacted):
             return None
-        summary = self.journal.fact(stretch.conversation, event.summary)
+        summary = self.journal.fact(session.conversation, opened.event.summary)
         return summary if summary is not None and not summary.erased else None
 
 
-def _lock(session_id: str) -> str:
-    name = f"compress:{session_id}"
-    if len(name) <= ID_CHARS_MAX:
-        return name
-    return f"compress:{sha256(name.encode(errors='surrogatepass')).hexdigest()}"
+def _check_payload(kind: str, payload: object) -> dict[str, Any]:
+    """Return the fields of a run event, without fields of the value `None`."""
+    if payload is None:
+        return {}
+    if not isinstance(payload, Mapping):
+        raise InvalidInput("The payload of a run event is a mapping.")
+    fields = {key: value for key, value in payload.items() if value is not None}
+    name = "text" if kind == "token" else "name"
+    if not isinstance(fields.get(name, ""), str):
+        raise InvalidInput(
+            f"The {name} of a {kind} event is text, not {fields[name]!r:.40}."
+        )
+    return fields
 
 
 def messages_of(given: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The same as a list. What are no messages is refused here, in words."""
-    found: list[Any] = list(given) if isinstance(given, Iterable) else [given]
-    for each in found:
-        if not isinstance(each, Mapping):
+    """Return messages as a list. Raises `InvalidInput` for anything else."""
+    messages: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    for message in messages:
+        if not isinstance(message, Mapping):
             raise InvalidInput(
-                f"A message is a mapping with a role and a content, not {each!r:.40}."
+                f"A message is a mapping with a role and a content, not {message!r:.40}."
             )
-    return found
+    return messages
 
 
 def _message_of(message: Mapping[str, Any]) -> Event:
-    fields = {
-        key: value for key, value in message.items() if key not in ("role", "content")
-    }
-    return _message(str(message.get("role", "")), message.get("content"), fields)
+    fields = dict(message)
+    role = str(fields.pop("role", ""))
+    content = fields.pop("content", None)
+    return _message(role, content, fields)
 
 
 def _message(role: str, content: Any, fields: Mapping[str, Any]) -> Event:  # noqa: ANN401  (text, or a provider's parts)
-    """A message as the event of its role. What is not plain text is kept as it came, beside its words."""
+    """Return a message as the event of its role. Content other than plain text is stored in addition to its text."""
     kind = _KINDS.get(role) if isinstance(role, str) else None
     if kind is None:
         raise InvalidInput(f"A role is one of {', '.join(_KINDS)}, not {role!r}.")
     extra = dict(fields)
-    if content is None:
-        words = []
-    elif isinstance(content, str):
-        words = [content]
+    texts: list[str] = []
+    if isinstance(content, str):
+        texts = [content]
     elif isinstance(content, list):
-        words = [
-            each["text"]
-            for each in content
-            if isinstance(each, dict) and isinstance(each.get("text"), str)
-        ]
+        for part in content:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                texts.append(part["text"])
         extra["content"] = content
-    else:
+    elif content is not None:
         raise InvalidInput("The content of a message is text, or a list of parts.")
     if role == "tool":
-        call, name = str(extra.get("tool_call_id", "")), str(extra.get("tool_name", ""))
-        return MessageTool([ToolResult(call, "\n".join(words), name)], extra=extra)
-    return kind(parts=[Text(each) for each in words], extra=extra)
+        call = str(extra.get("tool_call_id", ""))
+        name = str(extra.get("tool_name", ""))
+        return MessageTool([ToolResult(call, "\n".join(texts), name)], extra=extra)
+    return kind(parts=[Text(text) for text in texts], extra=extra)
 
 
-def _shown(message: Recorded, session_id: str) -> dict[str, Any]:
-    """A stored message as callers of the seeds read it."""
-    event = message.event
-    extra = getattr(event, "extra", {})
-    parts = getattr(event, "parts", None)
-    content = (
-        extra["content"]
-        if "content" in extra
-        else None
-        if not parts
-        else text_of(parts)
-    )
+def _as_message(recorded: Recorded, session_id: str) -> dict[str, Any]:
+    """Return a stored message as a mapping."""
+    extra = getattr(recorded.event, "extra", {})
+    parts = getattr(recorded.event, "parts", None)
+    content = extra.get("content")
+    if "content" not in extra and parts:
+        content = text_of(parts)
     return {
         **extra,
-        "id": message.seq,
+        "id": recorded.seq,
         "session_id": session_id,
-        "role": _ROLES.get(message.kind, "user"),
+        "role": _ROLES.get(recorded.kind, "user"),
         "content": content,
-        "timestamp": message.at / 1e6,
-        "erased": message.erased,
+        "timestamp": recorded.at / 1e6,
+        "erased": recorded.erased,
     }
 
 
-class AsyncSessionDB(Twin[SessionDB]):
-    """A `SessionDB` whose methods are awaited. `_db` is the one behind it."""
+class AsyncSessionDB(AsyncFacade[SessionDB]):
+    """A `SessionDB` with awaited methods. `_db` is the wrapped `SessionDB`."""
 
     def __init__(self, db: SessionDB) -> None:
-        super().__init__(db, Threads(THREADS))
+        super().__init__(db, ThreadPool(THREADS, "tenax-aio"))
         self._db = db
 
     async def close(self) -> None:
-        """Let go of the store, and of the threads."""
-        await self._threads.run(self._db.close)
-        self._threads.stop()
+        """Close the store and stop the threads."""
+        await self.threads.run(self._db.close)
+        self.threads.stop()
 
     create_session = awaited(SessionDB.create_session)
     get_session = awaited(SessionDB.get_session)

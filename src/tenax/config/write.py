@@ -1,22 +1,20 @@
-"""Changes to the one TOML file, for the faces that set Tenax up. Its comments and its order stay.
+"""Edit the configuration file. Comments and the order of settings stay.
 
-A file is replaced as a whole or not at all: a crash or a full disk leaves the old one. A key goes into `secrets.toml`,
-which nobody else can read from its first moment on; the file itself only ever names it. One changes it at a time.
-Whoever changes something here loads the configuration again; only rules are looked up in the file itself (`Rules`).
+A write replaces the whole file or nothing: a crash or a full disk leaves the old file. A key goes into `secrets.toml`,
+readable only by the owner from the moment of creation. The configuration file only names the key. A lock on the folder
+lets in a single writer at a time. After an edit the caller loads the configuration again. Only rules follow the file
+without a reload (`Rules`).
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import re
-import secrets
-import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -24,15 +22,11 @@ from typing import Any, Final
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from tenax.config.read import (
-    Config,
-    Secret,
-    mcp_settings,
-    parsed,
-    read_rules,
-    read_text,
-)
-from tenax.config.rules import Rule, mistake
+from tenax.concurrency import locked, write_atomically
+from tenax.config.decode import parse_toml, read_text
+from tenax.config.read import Config, check_server, read_rules
+from tenax.config.rules import Rule, find_mistake
+from tenax.config.secret import Secret
 from tenax.errors import ConfigError, InvalidInput
 
 __all__ = [
@@ -40,9 +34,9 @@ __all__ = [
     "add_model",
     "add_rule",
     "choose_model",
+    "file_version",
     "remove_rule",
     "set_server",
-    "stamp",
     "trust_server",
 ]
 
@@ -50,10 +44,9 @@ log = logging.getLogger(__name__)
 
 _NEW_MODE: Final = 0o600
 _NAME_CHARS_MAX: Final = 50
-_TURN_SECONDS: Final = 5.0
-_RULE: Final = re.compile(r"\s*\[\[\s*rules\s*\]\]")
+_RULE_HEADER: Final = re.compile(r"\s*\[\[\s*rules\s*\]\]")
 _HEADER: Final = re.compile(r"\s*\[")
-_NOTHING: Final = re.compile(r"\s*(#.*)?$")
+_BLANK_OR_COMMENT: Final = re.compile(r"\s*(#.*)?$")
 
 
 def add_model(
@@ -64,100 +57,123 @@ def add_model(
     key: str | None = None,
     choose: bool = True,
 ) -> str:
-    """Write the section [models.LABEL] and, unless told not to, choose it. The label that it got.
+    """Write the section [models.LABEL], and choose the model if `choose`. Return the label, possibly with a number.
 
-    The same section again stays one; other values under a label that is taken get a number. `key` is the key itself.
+    Adding the same section again changes nothing. If a section with different values has the label, the new label gets
+    a number. `key` is the key itself.
     """
     if choose:
-        _refuse_locked(config)
-    with _turn(config.file):
-        wanted, section, keys = _known(config.file), dict(values), ""
+        _refuse_if_locked(config)
+    with _locked_folder(config):
+        wanted = _parse_file(config.file)
+        section = dict(values)
+        keys = ""
         if key is not None:
-            section["key"], keys = _with_secret(config.file, label, key)
+            section["key"], keys = _add_key(config.file, label, key)
         models = wanted.setdefault("models", {})
         label = next(
-            each for each in _numbered(label) if models.get(each, section) == section
+            name
+            for name in _number_names(label)
+            if models.get(name, section) == section
         )
         models[label] = section
         if choose:
             wanted["model"] = label
 
-        def add(document: Any) -> None:  # noqa: ANN401
+        def edit(document: Any) -> None:  # noqa: ANN401
             if choose:
-                _choose(document, label)
-            _put(document, "models", label, section)
+                _set_model(document, label)
+            _set_section(document, "models", label, section)
 
-        _change(config.file, wanted, add, _add_by_hand(label), keys)
+        _edit_file(config.file, wanted, edit, f"[models.{label}]", keys)
         return label
 
 
 def choose_model(config: Config, label: str) -> None:
-    """Let this model answer from now on."""
-    _refuse_locked(config)
+    """Make the model the answering model."""
+    _refuse_if_locked(config)
     if label not in config.models:
         raise ConfigError(
             f"There is no model {label!r}.",
             hint=f"There are: {', '.join(config.models)}.",
         )
-    with _turn(config.file):
-        wanted = _known(config.file) | {"model": label}
-        _change(
-            config.file,
-            wanted,
-            lambda document: _choose(document, label),
-            _add_by_hand(label),
-        )
+
+    def edit(document: Any) -> None:  # noqa: ANN401
+        _set_model(document, label)
+
+    with _locked_folder(config):
+        wanted = _parse_file(config.file) | {"model": label}
+        _edit_file(config.file, wanted, edit, "model")
+
+
+# Rules are edited as lines of text, not with tomlkit. tomlkit deletes the comments after a removed [[rules]], and moves a
+# later [[rules]] in front of the sections between (docs/decisions/0024-configuration.md). `_write_rules` checks the result.
 
 
 def add_rule(config: Config, rule: Rule) -> None:
-    """Decide this for all calls of a kind from now on. The same rule again stays one."""
-    if said := mistake(rule):
-        raise InvalidInput(f"This cannot be a rule: its {said}.")
-    with _turn(config.file):
-        text, known = read_text(config.file) or "", read_rules(config.file)
-        if rule in known:
+    """Add a rule at the end of the file, unless the file already has the rule."""
+    mistake = find_mistake(rule)
+    if mistake:
+        raise InvalidInput(f"This cannot be a rule: its {mistake}.")
+    with _locked_folder(config):
+        text = read_text(config.file) or ""
+        rules = read_rules(config.file)
+        if rule in rules:
             return
-        values = {"verdict": rule.verdict, "tool": rule.tool, "touches": rule.touches}
-        lines = [
-            f"{name} = {tomlkit.string(value).as_string()}\n"
-            for name, value in values.items()
-        ]
-        before = f"{text.rstrip()}\n\n" if text.strip() else ""
-        _write_rules(
-            config.file, text, "".join([before, "[[rules]]\n", *lines]), (*known, rule)
-        )
+        lines = [f"{text.rstrip()}\n\n"] if text.strip() else []
+        lines.append("[[rules]]\n")
+        for name in ("verdict", "tool", "touches"):
+            value = tomlkit.string(getattr(rule, name)).as_string()
+            lines.append(f"{name} = {value}\n")
+        _write_rules(config.file, text, "".join(lines), (*rules, rule))
 
 
 def remove_rule(config: Config, rule: Rule) -> None:
-    """Take a rule back. What stands around it in the file stays, comments too."""
-    with _turn(config.file):
-        text, known = read_text(config.file) or "", read_rules(config.file)
-        if rule not in known:
+    """Remove a rule. Everything around the rule stays, including comments."""
+    with _locked_folder(config):
+        text = read_text(config.file) or ""
+        rules = read_rules(config.file)
+        if rule not in rules:
             raise InvalidInput(
-                "There is no such rule any more.", hint="Look at the list again."
+                "This rule no longer exists.", hint="Look at the list again."
             )
         lines = text.splitlines(keepends=True)
-        starts = [n for n, line in enumerate(lines) if _RULE.match(line)]
-        for n in reversed(
-            [n for n, each in enumerate(known) if each == rule and n < len(starts)]
-        ):
-            end = next(
-                (
-                    at
-                    for at in range(starts[n] + 1, len(lines))
-                    if _HEADER.match(lines[at])
-                ),
-                len(lines),
-            )
-            while end > starts[n] + 1 and _NOTHING.match(lines[end - 1]):
-                end -= 1
-            del lines[starts[n] : end]
-        _write_rules(
-            config.file,
-            text,
-            "".join(lines),
-            tuple(each for each in known if each != rule),
-        )
+        spans = _find_rules(lines)
+        found = [
+            span for span, known in zip(spans, rules, strict=False) if known == rule
+        ]
+        for start, end in reversed(found):
+            del lines[start:end]
+        remaining = tuple(known for known in rules if known != rule)
+        _write_rules(config.file, text, "".join(lines), remaining)
+
+
+def _find_rules(lines: list[str]) -> list[tuple[int, int]]:
+    """Return the first line of each [[rules]] section, and the line after its last setting."""
+    spans = []
+    headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
+    next_headers = [*headers[1:], len(lines)]
+    for start, next_header in zip(headers, next_headers, strict=False):
+        if not _RULE_HEADER.match(lines[start]):
+            continue
+        end = next_header
+        while end > start + 1 and _BLANK_OR_COMMENT.match(lines[end - 1]):
+            end -= 1
+        spans.append((start, end))
+    return spans
+
+
+def _write_rules(file: Path, text: str, changed: str, rules: tuple[Rule, ...]) -> None:
+    """Write the text if it contains exactly the given rules and leaves the other settings unchanged."""
+    before = parse_toml(text, file)
+    before.pop("rules", None)
+    with suppress(tomllib.TOMLDecodeError):
+        after = tomllib.loads(changed)
+        found = tuple(Rule(**values) for values in after.pop("rules", ()))
+        if (after, found) == (before, rules):
+            _replace_file(file, changed)
+            return
+    raise _cannot_edit(file, "[[rules]]")
 
 
 def set_server(
@@ -167,165 +183,158 @@ def set_server(
     *,
     key: str | None = None,
 ) -> None:
-    """Write the section [mcp.NAME], or with None take it away. `key` is the key itself."""
-    with _turn(config.file):
-        wanted, keys = _known(config.file), ""
+    """Write the section [mcp.NAME], or remove the section if `values` is `None`. `key` is the key itself."""
+    with _locked_folder(config):
+        wanted = _parse_file(config.file)
         servers = wanted.setdefault("mcp", {})
-        if values is None and servers.pop(name, None) is None:
-            raise InvalidInput(
-                f"There is no server {name} any more.", hint="Look at the list again."
-            )
-        if values is not None:
-            servers[name] = dict(values)
+        keys = ""
+        if values is None:
+            if servers.pop(name, None) is None:
+                raise _no_server(name)
+        else:
+            section = dict(values)
             if key:
-                servers[name]["key"], keys = _with_secret(
-                    config.file, f"MCP_{name}", key
-                )
-            # what could not be read again is not written
-            mcp_settings(name, servers[name], config.file, {})
+                section["key"], keys = _add_key(config.file, f"MCP_{name}", key)
+            # A section that `load` would refuse is not written.
+            check_server(name, section, config.file)
+            servers[name] = section
 
-        def change(document: Any) -> None:  # noqa: ANN401
+        def edit(document: Any) -> None:  # noqa: ANN401
             if values is None:
                 del document["mcp"][name]
             else:
-                _put(document, "mcp", name, servers[name])
+                _set_section(document, "mcp", name, servers[name])
 
-        by_hand = (
-            f"Change [mcp.{name}] by hand; docs/CONFIGURATION.md says what it holds."
-        )
-        _change(config.file, wanted, change, by_hand, keys)
+        _edit_file(config.file, wanted, edit, f"[mcp.{name}]", keys)
 
 
 def trust_server(config: Config, name: str, *, trusted: bool) -> None:
-    """Let what a server says about its own tools count, or no longer."""
-    known = _known(config.file).get("mcp", {}).get(name)
-    if known is None:
-        raise InvalidInput(
-            f"There is no server {name} any more.", hint="Look at the list again."
-        )
-    set_server(config, name, {**known, "trusted": trusted})
+    """Set whether to trust a server's description of its own tools."""
+    section = _parse_file(config.file).get("mcp", {}).get(name)
+    if section is None:
+        raise _no_server(name)
+    set_server(config, name, {**section, "trusted": trusted})
 
 
-def _write_rules(file: Path, text: str, changed: str, rules: tuple[Rule, ...]) -> None:
-    """Write the text with these rules. It is compared with what it should say: a file is never spoiled."""
-    before = parsed(text, file)
-    with suppress(tomllib.TOMLDecodeError):
-        after = tomllib.loads(changed)
-        found = tuple(Rule(**each) for each in after.pop("rules", ()))
-        before.pop("rules", None)
-        if (after, found) == (before, rules):
-            _write(file, changed)
-            return
-    raise _harm(
-        file, "Change its rules by hand; docs/CONFIGURATION.md says what they hold."
+def _no_server(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"The server {name} no longer exists.", hint="Look at the list again."
     )
 
 
 class Rules:
-    """The rules as the file says them now: it is looked at before each use, so that whoever changes them, they hold at once.
+    """The current rules of the file. Every call checks the file, so an edit takes effect at once.
 
-    Without `allows` only what forbids: a rule allows for the person whose file this is, and for nobody else.
+    With `allows=False` only the deny rules are returned: allow rules are for the owner of the file only.
     """
 
     def __init__(self, config: Config, *, allows: bool = True) -> None:
-        self._file, self._rules, self._allows = config.file, config.rules, allows
-        self._seen: object = None
+        self._file = config.file
+        self._rules = config.rules
+        self._allows = allows
+        self._version: tuple[int, ...] | None = None
 
     def __call__(self) -> tuple[Rule, ...]:
-        if self._seen != (seen := stamp(self._file)):
+        version = file_version(self._file)
+        if version != self._version:
             try:
-                self._rules, self._seen = read_rules(self._file), seen
+                self._rules = read_rules(self._file)
+                self._version = version
             except ConfigError as error:
                 log.warning(
                     "The rules stay as they were: %s", error, extra={"action": "rules"}
                 )
-        return tuple(
-            each for each in self._rules if self._allows or each.verdict == "deny"
-        )
+        if self._allows:
+            return self._rules
+        return tuple(rule for rule in self._rules if rule.verdict == "deny")
 
 
-def stamp(file: Path) -> tuple[int, ...]:
-    """Another one whenever the file is another; also one that was empty for less than a tick of its clock."""
+def file_version(file: Path) -> tuple[int, ...]:
+    """Return a value that differs after every change of the file, even after two changes within a tick of the file's
+    clock.
+    """
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return ()
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 @contextmanager
-def _turn(file: Path) -> Iterator[None]:
-    """Have the file for oneself: two who change it at once, in one process or in two, both have their way."""
+def _locked_folder(config: Config) -> Iterator[None]:
+    """Lock the folder of the settings file, so that two concurrent changes are both kept."""
+    file = config.file
     folder = Path(os.path.realpath(file)).parent
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise ConfigError(
-            f"{file} cannot be written: {error.strerror}.",
-            hint="Nothing in it was changed.",
-        ) from error
-    try:
-        until = time.monotonic() + _TURN_SECONDS
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise ConfigError(
-                        f"Somebody else changes {file} all the time.", hint="Try again."
-                    ) from None
-                time.sleep(0.01)
-            except OSError:  # a file system without locks
-                break
+        raise _cannot_write(file, error) from error
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder, config.timing.settings_lock_seconds))
+        except TimeoutError as error:
+            raise ConfigError(
+                f"Timed out waiting for the lock on {file}.", hint="Try again."
+            ) from error
+        except OSError:
+            # The file system has no locks, or the folder cannot be used. In the second
+            # case the write fails, with a sentence that says why.
+            pass
         yield
-    finally:
-        os.close(lock)
 
 
-def _refuse_locked(config: Config) -> None:
-    if variable := config.locked.get("model"):
+def _refuse_if_locked(config: Config) -> None:
+    variable = config.locked.get("model")
+    if variable:
         raise ConfigError(
-            f"{variable} says which model answers, so it cannot be changed here.",
+            f"{variable} chooses the model, so it cannot be changed here.",
             hint=f"Unset {variable}, and try again.",
         )
 
 
-def _known(file: Path) -> dict[str, Any]:
-    return parsed(read_text(file) or "", file)
+def _parse_file(file: Path) -> dict[str, Any]:
+    return parse_toml(read_text(file) or "", file)
 
 
-def _change(
+def _edit_file(
     file: Path,
     wanted: Mapping[str, Any],
-    change: Callable[[Any], None],
-    by_hand: str,
+    edit: Callable[[Any], None],
+    edited: str,
     keys: str = "",
 ) -> None:
-    """Change the file, after the keys that it will name. It is compared with what it should say: a file is never spoiled."""
+    """Edit the document, and write it only if the result equals `wanted`. The keys are written first.
+
+    The check is needed because TOML can express the same value in many ways, and tomlkit does not edit all of them
+    well.
+    """
     try:
         document = tomlkit.parse(read_text(file) or "")
-        change(document)
+        edit(document)
         changed = tomlkit.dumps(document)
-        as_wanted = {"mcp": {}, **tomllib.loads(changed)} == {"mcp": {}, **wanted}
+        is_as_wanted = {"mcp": {}, **tomllib.loads(changed)} == {"mcp": {}, **wanted}
     except (TOMLKitError, TypeError, ValueError, KeyError) as error:
-        raise _harm(file, by_hand) from error
-    if not as_wanted:
-        raise _harm(file, by_hand)
+        raise _cannot_edit(file, edited) from error
+    if not is_as_wanted:
+        raise _cannot_edit(file, edited)
     if keys:
-        _write(file.with_name("secrets.toml"), keys, mode=_NEW_MODE)
-    _write(file, changed)
+        _replace_file(file.with_name("secrets.toml"), keys, mode=_NEW_MODE)
+    _replace_file(file, changed)
 
 
-def _choose(document: Any, label: str) -> None:  # noqa: ANN401
+def _set_model(document: Any, label: str) -> None:  # noqa: ANN401
     if document.get("model") != label:
         document["model"] = label
 
 
-def _put(document: Any, kind: str, name: str, section: Mapping[str, Any]) -> None:  # noqa: ANN401
-    """Write [KIND.NAME]. One that is there keeps its comments."""
+def _set_section(
+    document: Any,  # noqa: ANN401
+    kind: str,
+    name: str,
+    section: Mapping[str, Any],
+) -> None:
+    """Write the section [KIND.NAME]. An existing section keeps its comments."""
     known = document.get(kind, {}).get(name)
     if known is None:
         table = tomlkit.table()
@@ -335,73 +344,55 @@ def _put(document: Any, kind: str, name: str, section: Mapping[str, Any]) -> Non
         known.update(section)
 
 
-def _harm(file: Path, by_hand: str) -> ConfigError:
+def _cannot_edit(file: Path, edited: str) -> ConfigError:
     return ConfigError(
-        f"{file} is written in a way that Tenax cannot change without harm.",
-        hint=by_hand,
+        f"Tenax cannot edit {edited} in {file} safely, because of the way the file is written.",
+        hint=f"Edit {edited} by hand; docs/CONFIGURATION.md describes the settings.",
     )
 
 
-def _add_by_hand(label: str) -> str:
-    return f"Add the section [models.{label}] by hand; docs/CONFIGURATION.md says what it holds."
-
-
-def _with_secret(file: Path, label: str, key: str) -> tuple[str, str]:
-    """How the file names this key, and the file of secrets with it."""
+def _add_key(file: Path, label: str, key: str) -> tuple[str, str]:
+    """Return the reference to a key, and the text of secrets.toml with the key."""
     keys = file.with_name("secrets.toml")
-    key, text = Secret(key, "what was given").reveal(), read_text(keys) or ""
+    key = Secret(key, "what was given").reveal()
+    text = read_text(keys) or ""
     try:
         known = tomllib.loads(text)
-    except ValueError:  # its cause could quote a key
+    except ValueError:
+        # The cause is left out: it could quote a key.
         raise ConfigError(
             f'{keys} is not valid TOML: it holds lines like NAME = "...".'
         ) from None
     base = f"KEY_{re.sub(r'[^A-Za-z0-9]', '_', label).upper()[:_NAME_CHARS_MAX]}"
-    name = next(each for each in _numbered(base) if known.get(each, key) == key)
+    name = next(name for name in _number_names(base) if known.get(name, key) == key)
     document = tomlkit.parse(text)
     document[name] = key
     return f"secret:{name}", tomlkit.dumps(document)
 
 
-def _numbered(name: str) -> Iterator[str]:
-    """The name, then with a 2, a 3 and so on."""
+def _number_names(name: str) -> Iterator[str]:
+    """Yield NAME, NAME2, NAME3 and so on."""
     yield name
     yield from (f"{name}{number}" for number in count(2))
 
 
-def _write(file: Path, text: str, *, mode: int | None = None) -> None:
-    """Replace a file at once. It keeps who may read it, or gets `mode`; a link stays one."""
+def _replace_file(file: Path, text: str, *, mode: int | None = None) -> None:
+    """Replace a file. The file keeps its mode unless `mode` is given. A link stays a link."""
     real = Path(os.path.realpath(file))
-    new = real.with_name(f".{real.name}.{secrets.token_hex(4)}")
     try:
         real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if real.exists() and not os.access(real, os.W_OK):  # a rename would not ask
+        # A rename needs no permission to write the old file, so the permission is checked.
+        if real.exists() and not os.access(real, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if mode is None:
             mode = real.stat().st_mode & 0o777 if real.exists() else _NEW_MODE
-        try:
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _NEW_MODE)
-            with open(descriptor, "wb") as out:  # noqa: PTH123  (of a descriptor)
-                out.write(text.encode())
-                os.fchmod(out.fileno(), mode)
-                out.flush()
-                os.fsync(out.fileno())
-            new.replace(real)
-        except OSError:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
-            raise
-        _flush(real.parent)
+        write_atomically(real, text.encode(), mode=mode)
     except OSError as error:
-        raise ConfigError(
-            f"{file} cannot be written: {error.strerror}.",
-            hint="Nothing in it was changed.",
-        ) from error
+        raise _cannot_write(file, error) from error
 
 
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _cannot_write(file: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{file} cannot be written: {error.strerror}.",
+        hint="Nothing in it was changed.",
+    )

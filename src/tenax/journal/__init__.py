@@ -1,25 +1,22 @@
-"""The journal and its engines. `open` is the only difference a user sees between them."""
+"""The journal and its engines. `open` chooses the engine by the URL."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from tenax.clock import Clock, Ids, SystemClock
+from tenax.clock import Clock, Ids, SystemClock, Timing
 from tenax.errors import CannotOpen, InvalidInput
 from tenax.journal.journal import Journal
 from tenax.journal.memory import EphemeralStore
-from tenax.journal.search.index import SearchIndex
-from tenax.journal.search.indexer import Indexer
-from tenax.journal.search.search import Search, WordSearch
+from tenax.journal.search.search import Search
 from tenax.journal.search.sqlite import SqliteSearch
 from tenax.journal.sqlite import SqliteStore
-from tenax.journal.store import Store
 
 __all__ = ["LOCAL_USER", "Journal", "exists", "open"]
 
 LOCAL_USER = "local"
-"""The user of a store that one person has to themselves."""
+"""The user of a single-user store."""
 
 
 def open(  # noqa: A001
@@ -29,11 +26,13 @@ def open(  # noqa: A001
     clock: Clock | None = None,
     patience: float = 30.0,
     witness: Path | None = None,
+    timing: Timing = Timing(),
 ) -> Journal:
-    """Open a store: `sqlite:///path`, `postgresql://...` or `memory:`. It is made if it is not there.
+    """Open a store: `sqlite:///path`, `postgresql://...` or `memory:`. A missing store is created.
 
-    `witness` is a file on this host that remembers how far a PostgreSQL store had come, so that a failover or a restore
-    that lost events is noticed. A SQLite store has its own beside it.
+    `witness` is a file on this host. The file records the last events of a PostgreSQL store, so that Tenax notices
+    events lost by a failover or a restore. A SQLite store has its own witness beside the database file.
+    `timing` has the waits without a setting; a test passes other values.
     """
     if not isinstance(url, str):
         raise InvalidInput(f"`url` of open has to be str, not {type(url).__name__}.")
@@ -41,25 +40,29 @@ def open(  # noqa: A001
     ids = Ids(clock)
     if url.startswith("sqlite:///"):
         store = SqliteStore(
-            Path(url.removeprefix("sqlite:///")), clock, ids, patience=patience
+            Path(url.removeprefix("sqlite:///")),
+            clock,
+            ids,
+            patience=patience,
+            timing=timing,
         )
-        return Journal(
-            store,
-            user,
-            _search(store, SqliteSearch(store, Path(f"{store.path}-search"))),
-        )
+        index = SqliteSearch(store, Path(f"{store.path}-search"))
+        return Journal(store, user, Search(store, index))
     if url.startswith(("postgresql://", "postgres://")):
-        return _postgres(url, user, clock, ids, patience, witness)
+        return _postgres(url, user, clock, ids, patience, witness, timing)
     if url == "memory:":
-        memory = EphemeralStore(clock, ids)
-        return Journal(memory, user, _search(memory, SqliteSearch(memory, None)))
+        memory = EphemeralStore(clock, ids, timing)
+        return Journal(memory, user, Search(memory, SqliteSearch(memory, None)))
     raise CannotOpen(
-        f"A store is named by sqlite:///PATH or postgresql://..., not by {url.rsplit('@', maxsplit=1)[-1]!r}."
+        f"The URL of a store must be sqlite:///PATH or postgresql://..., not {url.rsplit('@', maxsplit=1)[-1]!r}."
     )
 
 
 def exists(url: str) -> bool:
-    """Whether there is a store already. Makes nothing. Where that cannot be told, `open` says why."""
+    """Return whether a store exists.
+
+    Create nothing. If the answer is unknown, return `True`: `open` reports the reason.
+    """
     if url.startswith("sqlite:///"):
         path = os.path.realpath(url.removeprefix("sqlite:///"))
         return any(map(_holds_something, (path, f"{path}-wal", f"{path}-witness")))
@@ -85,10 +88,6 @@ def _postgres_exists(url: str) -> bool:
     return store_exists(url)
 
 
-def _search(store: Store, index: SearchIndex) -> Search:
-    return WordSearch(store, index, Indexer(store, index))
-
-
 def _postgres(
     url: str,
     user: str | None,
@@ -96,6 +95,7 @@ def _postgres(
     ids: Ids,
     patience: float,
     witness: Path | None,
+    timing: Timing,
 ) -> Journal:
     try:
         from tenax.journal.postgres.store import PostgresStore  # noqa: PLC0415  (psycopg is an extra)
@@ -105,5 +105,7 @@ def _postgres(
             "A PostgreSQL store needs psycopg, which is not installed here.",
             hint="pip install 'tenax[postgres]'",
         ) from error
-    store = PostgresStore(url, clock, ids, patience=patience, witness=witness)
-    return Journal(store, user, _search(store, PostgresSearch(store)))
+    store = PostgresStore(
+        url, clock, ids, patience=patience, witness=witness, timing=timing
+    )
+    return Journal(store, user, Search(store, PostgresSearch(store)))

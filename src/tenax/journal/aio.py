@@ -1,11 +1,11 @@
-"""The journal for asyncio: the same verbs, awaited.
+"""The journal for asyncio: the same methods as coroutines.
 
-An append is a future that the committing side resolves, one wake-up per group; it never holds a thread, so a hundred
-tasks still share one commit. Everything else runs on a few threads of its own, never on the loop's default pool. They
-are daemons: a store that hangs cannot keep the process from ending.
+An append is a future, resolved by the committing thread with a single wake-up per group. An append never holds a
+thread, so a hundred tasks still share a commit. Every other method runs on a small thread pool, never on the loop's
+default pool. The threads are daemons: a hanging store cannot keep the process from ending.
 
-A cancelled `append` is still stored or refused. It waits for that (within the store's patience), and the
-`CancelledError` it then raises carries a `CancelledAppend` that says which.
+A cancelled `append` is still stored or refused. The append waits for the outcome (within the store's patience), and
+then raises a `CancelledError` with the outcome as a `CancelledAppend`.
 """
 
 from __future__ import annotations
@@ -13,30 +13,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import queue
-import threading
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import msgspec
 
-from tenax.concurrency import started
-from tenax.errors import StoreUnavailable, TenaxError
-from tenax.journal import guard
+from tenax.concurrency import ThreadPool, call_in_loop
+from tenax.errors import TenaxError
 from tenax.journal.base import Recorded
-from tenax.journal.hub import call_in
-from tenax.journal.journal import TAIL_PAGE, Journal, Place
+from tenax.journal.journal import TAIL_PAGE, Journal, TailPosition
 from tenax.journal.plan import Append
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from types import TracebackType
 
-    from tenax.clock import Clock, Ids
     from tenax.events import ConversationOpened, Event
-    from tenax.journal.base import Dedup, Entry, Expect, Lease
-    from tenax.journal.store import Store
+    from tenax.journal.base import Dedup, Expect, Lease, RawEvent
 
-__all__ = ["THREADS", "AsyncJournal", "CancelledAppend", "Threads", "Twin", "awaited"]
+__all__ = ["THREADS", "AsyncFacade", "AsyncJournal", "CancelledAppend", "awaited"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -45,43 +39,47 @@ THREADS = 4
 
 
 class CancelledAppend(msgspec.Struct, frozen=True):
-    """What became of an append whose caller was cancelled: `cancelled_error.args[0]`."""
+    """The outcome of an append with a cancelled caller: `cancelled_error.args[0]`."""
 
     append_id: bytes
     recorded: list[Recorded]
     error: TenaxError | None
 
 
-class Twin(Generic[S]):
-    """Something synchronous, whose methods are awaited here."""
+class AsyncFacade(Generic[S]):
+    """The asyncio counterpart of a synchronous object."""
 
-    def __init__(self, behind: S, threads: Threads) -> None:
+    def __init__(self, behind: S, threads: ThreadPool) -> None:
         self._behind = behind
-        self._threads = threads
+        self.threads = threads
 
 
 def awaited(
     method: Callable[Concatenate[S, P], T],
-) -> Callable[Concatenate[Twin[S], P], Awaitable[T]]:
-    """The same method, for a twin: it runs on one of the twin's threads."""
+) -> Callable[Concatenate[AsyncFacade[S], P], Awaitable[T]]:
+    """Return the method as a coroutine of an `AsyncFacade`. The method runs on a thread of the facade."""
 
-    async def call(self: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.run(
+    async def call(self: AsyncFacade[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.threads.run(
             functools.partial(method, self._behind, *args, **kwargs)
         )
 
     return functools.update_wrapper(call, method)
 
 
-class AsyncJournal(Twin[Journal]):
-    """A `Journal` whose verbs are awaited."""
+class AsyncJournal(AsyncFacade[Journal]):
+    """The asyncio counterpart of a `Journal`."""
 
-    def __init__(self, journal: Journal, threads: Threads | None = None) -> None:
-        super().__init__(journal, threads or Threads(THREADS))
+    def __init__(self, journal: Journal, threads: ThreadPool | None = None) -> None:
+        super().__init__(journal, threads or ThreadPool(THREADS, "tenax-aio"))
+        self.user = journal.user
+        self.clock = journal.clock
+        self.ids = journal.ids
+        self.store = journal.store
 
     @property
     def journal(self) -> Journal:
-        """The one behind it."""
+        """The synchronous journal."""
         return self._behind
 
     async def __aenter__(self) -> Self:
@@ -96,28 +94,12 @@ class AsyncJournal(Twin[Journal]):
         await self.close()
 
     @property
-    def user(self) -> str | None:
-        return self.journal.user
-
-    @property
-    def clock(self) -> Clock:
-        return self.journal.clock
-
-    @property
-    def ids(self) -> Ids:
-        return self.journal.ids
-
-    @property
-    def store(self) -> Store:
-        return self.journal.store
-
-    @property
     def incarnation(self) -> str:
         return self.journal.incarnation
 
     def of(self, user: str | None) -> AsyncJournal:
-        """The same store, for another user; None: for the process itself."""
-        return AsyncJournal(self.journal.of(user), self._threads)
+        """Return a handle on the same store for the given user, or for the process (`None`)."""
+        return AsyncJournal(self.journal.of(user), self.threads)
 
     async def append(
         self,
@@ -129,21 +111,34 @@ class AsyncJournal(Twin[Journal]):
         dedup: Dedup | None = None,
         append_id: bytes | None = None,
         run: str | None = None,
+        release: bool = False,
     ) -> list[Recorded]:
-        """As `Journal.append`; no thread waits for it."""
-        return await self._submit(self.journal.prepare(conversation, events, run=run, expect=expect, lease=lease,
-                                                       dedup=dedup, append_id=append_id))  # fmt: skip
+        """Append like `Journal.append`, without a waiting thread."""
+        append = Append.of_events(
+            self.journal.owner,
+            conversation,
+            events,
+            ids=self.ids,
+            run=run,
+            expect=expect,
+            lease=lease,
+            dedup=dedup,
+            append_id=append_id,
+        )
+        append.release = release
+        return await self._submit(append)
 
     async def load(
-        self, conversation: str, opened: ConversationOpened, entries: Sequence[Entry]
+        self, conversation: str, opened: ConversationOpened, entries: Sequence[RawEvent]
     ) -> list[Recorded]:
-        """As `Journal.load`."""
-        return await self._submit(
-            self.journal.prepare_load(conversation, opened, entries)
+        """Import a conversation like `Journal.load`."""
+        append = Append.of_entries(
+            self.journal.owner, conversation, opened, entries, ids=self.ids
         )
+        return await self._submit(append)
 
     async def _submit(self, append: Append) -> list[Recorded]:
-        store = self.journal.store
+        store = self.store
         outcome = _Outcome(loop=asyncio.get_running_loop())
         store.queue.submit(store.waiter(append, outcome))
         try:
@@ -158,41 +153,43 @@ class AsyncJournal(Twin[Journal]):
             raise asyncio.CancelledError(said) from None
 
     async def tail(
-        self, conversation: str, after: int | Place = 0, *, one_life: bool = False
+        self, conversation: str, after: int | TailPosition = 0
     ) -> AsyncIterator[Recorded]:
-        """As `Journal.tail`, until its task is cancelled; with `one_life`, until the store has another incarnation."""
+        """Yield events like `Journal.tail`, until the task is cancelled."""
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
-        num = await self._threads.run(lambda: self.journal.number(conversation))
-        place = (
-            after if isinstance(after, Place) else await self.place(conversation, after)
+        num = await self.known_number(conversation)
+        position = (
+            after
+            if isinstance(after, TailPosition)
+            else await self.position(conversation, after)
         )
-        with self.journal.store.hub.listening(
-            num, functools.partial(call_in, loop, hint.set)
+        with self.store.wakeups.listening(
+            num, functools.partial(call_in_loop, loop, hint.set)
         ):
             while True:
                 hint.clear()
-                page = await self.read(conversation, after=place.after, limit=TAIL_PAGE)
-                if not place.holds(self.incarnation):
-                    if one_life:
-                        return
-                    place.limit((await self.head(conversation)).facts)
+                page = await self.read(
+                    conversation, after=position.after, limit=TAIL_PAGE
+                )
+                if not position.holds(self.incarnation):
+                    position.limit((await self.head(conversation)).facts)
                     continue
                 for recorded in page:
                     yield recorded
-                    place.take(recorded)
+                    position.take(recorded)
                 if len(page) < TAIL_PAGE:
                     with contextlib.suppress(TimeoutError):
-                        # wait_for of Python 3.11 may swallow a cancel
-                        async with asyncio.timeout(1.0):
+                        # `wait_for` of Python 3.11 may swallow a cancellation.
+                        async with asyncio.timeout(self.store.wakeups.look_seconds):
                             await hint.wait()
 
     async def wait(self, conversation: str, after: int, *, seconds: float) -> bool:
-        """Wait until there is an event after this number. False when there was none in that time."""
+        """Wait for an event after a seq. Return `False` if no event arrives within `seconds`."""
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
         deadline = loop.time() + seconds
-        num = await self._threads.run(lambda: self.journal.number(conversation))
-        with self.journal.store.hub.listening(
-            num, functools.partial(call_in, loop, hint.set)
+        num = await self.known_number(conversation)
+        with self.store.wakeups.listening(
+            num, functools.partial(call_in_loop, loop, hint.set)
         ):
             while True:
                 hint.clear()
@@ -202,27 +199,26 @@ class AsyncJournal(Twin[Journal]):
                 if left <= 0:
                     return False
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, 1.0)):
+                    async with asyncio.timeout(
+                        min(left, self.store.wakeups.look_seconds)
+                    ):
                         await hint.wait()
 
-    async def apart(self, work: Callable[[], T]) -> T:
-        """Run this on one of the facade's threads: for a caller that does several things with the journal at once."""
-        return await self._threads.run(work)
-
     async def instance(self) -> str:
-        """This process, as the store knows it."""
-        return await self._threads.run(lambda: self.journal.instance)
+        """Return the id of the process in the store."""
+        return await self.threads.run(lambda: self.journal.instance)
 
     def let_go(self) -> None:
-        """Let the threads of this facade end; the journal stays open."""
-        self._threads.stop()
+        """End the threads of the facade. The journal stays open."""
+        self.threads.stop()
 
     async def close(self) -> None:
-        """Commit what waits and let go of the store, for all its users."""
-        await self._threads.run(self.journal.close)
-        self._threads.stop()
+        """Commit pending appends and close the store, for all users."""
+        await self.threads.run(self.journal.close)
+        self.threads.stop()
 
-    place = awaited(Journal.place)
+    known_number = awaited(Journal.known_number)
+    position = awaited(Journal.position)
     read = awaited(Journal.read)
     head = awaited(Journal.head)
     rows = awaited(Journal.rows)
@@ -235,7 +231,7 @@ class AsyncJournal(Twin[Journal]):
     fact = awaited(Journal.fact)
     conversations = awaited(Journal.conversations)
     summary = awaited(Journal.summary)
-    stretch = awaited(Journal.stretch)
+    segment = awaited(Journal.segment)
     children = awaited(Journal.children)
     delegated = awaited(Journal.delegated)
     run = awaited(Journal.run)
@@ -271,68 +267,7 @@ class AsyncJournal(Twin[Journal]):
 
 
 class _Outcome(asyncio.Future[list[Recorded]]):
-    """The outcome of an append. It cannot be cancelled: a task that is cancelled meanwhile is so once it is known."""
+    """The outcome of an append. Not cancellable: a cancelled task waits for the outcome first."""
 
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  (asyncio's signature)
         return False
-
-
-class Threads:
-    """A few daemon threads for calls that may block. A cancelled caller leaves its call to finish by itself."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._threads: list[threading.Thread] = []
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._forks = guard.forks()
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run this on one of the threads and wait for it."""
-        guard.refuse_after_fork(self._forks)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def call() -> None:
-            try:
-                settle = functools.partial(_resolve, future, work(), None)
-            except BaseException as error:  # noqa: BLE001  (it is raised where it is awaited)
-                settle = functools.partial(_resolve, future, None, error)
-            call_in(loop, settle)
-
-        if len(self._threads) < self._count:
-            self._begin()
-        self._calls.put(call)
-        return await future
-
-    def _begin(self) -> None:
-        """One more thread. Where there is no room for it now, those that are there do the work."""
-        thread = started(self._work, f"tenax-aio-{len(self._threads)}")
-        if thread is not None:
-            self._threads.append(thread)
-        elif not self._threads:
-            raise StoreUnavailable(
-                "There is no room for one more thread on this machine."
-            )
-
-    def stop(self) -> None:
-        """Let the threads end when they have nothing left to do."""
-        for _ in self._threads:
-            self._calls.put(None)
-        self._threads.clear()
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-
-def _resolve(
-    future: asyncio.Future[Any],
-    result: Any,  # noqa: ANN401
-    error: BaseException | None,
-) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

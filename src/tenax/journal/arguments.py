@@ -1,7 +1,7 @@
-"""Check the arguments of public calls against their annotations, at run time.
+"""Check the arguments of public calls against the annotations, at run time.
 
-A wrong type is refused by name before anything is done. It does not show up later as a row that cannot be read again.
-The fields of a value such as a `Lease` are looked at too: nothing checks them when it is made.
+A wrong type is refused by name before anything is done, instead of becoming an unreadable row later. The fields of a
+value such as a `Lease` are checked too, because nothing checks the fields when the value is created.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _PLACED = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KE
 
 
 def checked(target: T, *, but: Collection[str] = ()) -> T:
-    """Check the arguments of a function, or of every public method of a class. A wrong type raises InvalidInput.
+    """Check the arguments of a function, or of every public method of a class. A wrong type raises `InvalidInput`.
 
-    `but`: methods that look at their arguments themselves.
+    `but`: methods with checks of their own.
     """
     if not isinstance(target, type):
         return cast("T", _checked(cast("Callable[..., Any]", target)))
@@ -45,7 +45,7 @@ def checked(target: T, *, but: Collection[str] = ()) -> T:
 def check_struct(
     function: str, name: str, kind: type[msgspec.Struct], value: object
 ) -> None:
-    """Check that an argument is a struct of this kind with fields of the right types. Raises InvalidInput."""
+    """Check that an argument is a struct of the kind with fields of the right types. Raises `InvalidInput`."""
     if not _fits_struct(kind, value):
         raise _refusal(function, name, kind.__name__, value)
 
@@ -54,7 +54,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     checks = _Checks(function)
 
     @functools.wraps(function)
-    def call(*args: object, **kwargs: object) -> Any:  # noqa: ANN401  (whatever the function gives)
+    def call(*args: object, **kwargs: object) -> Any:  # noqa: ANN401  (the result of the function)
         checks.look_at(args, kwargs)
         return function(*args, **kwargs)
 
@@ -70,9 +70,9 @@ class _Checks:
         self._function = function
 
     def look_at(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        places, names = self._compiled
-        # A call with too many arguments is left to Python.
-        for (name, check), value in zip(places, args, strict=False):
+        positional, names = self._compiled
+        # Python itself refuses a call with too many arguments.
+        for (name, check), value in zip(positional, args, strict=False):
             if check is not None and not check(value):
                 raise self._refuse(name, value)
         for name, value in kwargs.items():
@@ -84,14 +84,17 @@ class _Checks:
     def _compiled(
         self,
     ) -> tuple[list[tuple[str, Check | None]], dict[str, Check | None]]:
-        """By place and by name. The annotations are read at the first call: then every module is there."""
+        """The checks by position and by name.
+
+        The annotations are read at the first call, when every module is loaded.
+        """
         known = _Names(
             {**vars(collections.abc), **vars(builtins), **self._function.__globals__}
         )
         hints = typing.get_type_hints(self._function, localns=known)
         kinds = {
-            name: each.kind
-            for name, each in inspect.signature(self._function).parameters.items()
+            name: parameter.kind
+            for name, parameter in inspect.signature(self._function).parameters.items()
         }
         names = {
             name: _check_of(hints.get(name, Any))
@@ -121,7 +124,7 @@ def _refusal(function: str, name: str, wanted: str, value: object) -> InvalidInp
 
 
 def _wrong_field(name: str, value: object) -> tuple[str, str, object] | None:
-    """Find the first field with a wrong type, in a struct or in a list of structs: its name, its type and its value."""
+    """Return name, type and value of the first field with a wrong type, in a struct or in a list of structs."""
     if isinstance(value, list | tuple):
         wrongs = (_wrong_field(f"{name}[{n}]", item) for n, item in enumerate(value))
         return next((wrong for wrong in wrongs if wrong is not None), None)
@@ -139,17 +142,17 @@ def _wrong_field(name: str, value: object) -> tuple[str, str, object] | None:
 
 
 class _Names(dict[str, Any]):
-    """What the names in annotations mean. One that is imported for type checkers only means anything."""
+    """The meaning of the names in annotations. A name imported only for type checkers means `Any`."""
 
     def __missing__(self, _name: str) -> Any:  # noqa: ANN401  (an annotation)
         return Any
 
 
 def _check_of(hint: Any) -> Check | None:  # noqa: ANN401, PLR0911  (an annotation; a list of cases)
-    """Whether a value fits an annotation; None where anything does."""
+    """Return a check of values against an annotation, or `None` if every value fits."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
-        ways = [_check_of(each) for each in inner]
+        ways = [_check_of(option) for option in inner]
         return (
             None
             if None in ways
@@ -157,7 +160,7 @@ def _check_of(hint: Any) -> Check | None:  # noqa: ANN401, PLR0911  (an annotati
         )
     if origin is Literal:
         return lambda value: any(
-            type(value) is type(each) and value == each for each in inner
+            type(value) is type(literal) and value == literal for literal in inner
         )
     if origin is Callable:
         return callable
@@ -167,7 +170,7 @@ def _check_of(hint: Any) -> Check | None:  # noqa: ANN401, PLR0911  (an annotati
         return _check_of_many(origin, inner)
     if hint in _NUMBERS:
         return _NUMBERS[hint]
-    # `encode` looks at events, and says more. A protocol is met or not when it is used.
+    # `encode` checks events and gives a better message. A protocol is checked only in use.
     if (
         hint in {Any, Event}
         or not isinstance(hint, type)
@@ -187,7 +190,7 @@ def _fits_struct(kind: type[msgspec.Struct], value: object) -> bool:
 
 @functools.cache
 def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Check]]:
-    """Return the fields of a struct that have a type to check, with the checks."""
+    """Return the fields of a struct with a type to check, and the checks."""
     checks = [
         (field.name, _check_of(field.type)) for field in msgspec.structs.fields(kind)
     ]
@@ -195,7 +198,7 @@ def _fields_of(kind: type[msgspec.Struct]) -> list[tuple[str, Check]]:
 
 
 def _check_of_many(origin: type, inner: tuple[Any, ...]) -> Check:
-    checks = [_check_of(each) for each in inner if each is not Ellipsis]
+    checks = [_check_of(argument) for argument in inner if argument is not Ellipsis]
     if issubclass(origin, Mapping):
         return functools.partial(_fits_mapping, origin, *checks)
     if origin is tuple and Ellipsis not in inner:
@@ -234,7 +237,10 @@ def _fits_mapping(
 
 
 def _fits_many(kind: type, check: Check | None, value: object) -> bool:
-    """A list and the like. Text is none, although it is a sequence; what can be read only once is not looked into."""
+    """Return whether a value is a collection of the kind.
+
+    Text does not count. Iterators are not consumed for the check.
+    """
     if not isinstance(value, kind) or isinstance(value, str | bytes):
         return False
     return check is None or not isinstance(value, Collection) or all(map(check, value))

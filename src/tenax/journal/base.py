@@ -1,7 +1,4 @@
-"""The values of the journal's contract.
-
-The verbs are in `journal.py`; these are what they take and give.
-"""
+"""The arguments and results of the methods of `Journal`."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from tenax.events import Event, Unknown, decode
 
 __all__ = [
     "Behind",
+    "DeadLetter",
     "Dedup",
-    "Entry",
     "Erased",
     "Expect",
     "Head",
@@ -22,13 +19,13 @@ __all__ = [
     "Hits",
     "Instance",
     "Lease",
-    "Letter",
+    "RawEvent",
     "Reader",
     "Recorded",
-    "Row",
+    "RowSpan",
     "RunState",
+    "Segment",
     "Spent",
-    "Stretch",
     "Summary",
     "Unfinished",
 ]
@@ -39,7 +36,7 @@ class _Value(msgspec.Struct, frozen=True):
 
 
 class Recorded(_Value, frozen=True, eq=False):
-    """One stored event. `body` is the exact bytes; `event` what they mean; `digest` is empty for a partial."""
+    """A stored event. `body` holds the exact bytes, `event` the decoded value. A partial has an empty `digest`."""
 
     conversation: str
     seq: int
@@ -58,8 +55,8 @@ class Recorded(_Value, frozen=True, eq=False):
         return self.body is None
 
 
-class Entry(_Value, frozen=True):
-    """An event as bytes, for import, fork and spool: it may be of a kind that this version does not know."""
+class RawEvent(_Value, frozen=True):
+    """An event as bytes, for import, fork and spool. The kind may be unknown to the running version."""
 
     kind: str
     at: int
@@ -68,7 +65,7 @@ class Entry(_Value, frozen=True):
 
 
 class Head(_Value, frozen=True):
-    """What is known of a conversation without reading its events."""
+    """The index of a conversation, available without reading events."""
 
     conversation: str
     head: int
@@ -79,43 +76,43 @@ class Head(_Value, frozen=True):
     epoch: int
     digest: bytes
     run: str | None
-    stretch: str | None
+    segment: str | None
     context_from: int
     unanswered: int
     messages: int
 
 
 class Expect(_Value, frozen=True):
-    """What must still be true when the append is stored.
+    """The conditions for storing an append.
 
     `unedited=(upto, since)`: no rewind, clear, restore or erasure after seq `since` touched a seq <= `upto`.
     """
 
     head: int | None = None
     revision: int | None = None
-    stretch: str | None = None
+    segment: str | None = None
     unedited: tuple[int, int] | None = None
 
 
 class Dedup(_Value, frozen=True):
-    """A source's own id for what it sends: the same id with the same body is stored once, wherever it was stored."""
+    """The id of a message, given by the source. Tenax stores the same id with the same body once."""
 
     source: str
     id: str
 
 
 class Lease(_Value, frozen=True):
-    """The right to act under `name`. `fence` only grows; every append under the lease compares it."""
+    """The exclusive right to act under `name`. `term` only grows. Every append under the lease checks `term`."""
 
     name: str
     holder: str
-    fence: int
+    term: int
     seconds: float
     token: bytes
 
 
 class Reader(_Value, frozen=True):
-    """A durable reader: what it follows, and where it starts in conversations that were there before it."""
+    """A durable reader: the events that it follows, and the starting point in existing conversations."""
 
     name: str
     follows: Literal["facts", "turns", "due"] = "facts"
@@ -123,7 +120,7 @@ class Reader(_Value, frozen=True):
 
 
 class Behind(_Value, frozen=True):
-    """A conversation in which a reader has work: events after `at`, up to `to`."""
+    """A conversation with work for a reader: the events after `at` up to `to`."""
 
     user: str
     conversation: str
@@ -133,8 +130,8 @@ class Behind(_Value, frozen=True):
     error: str | None
 
 
-class Letter(_Value, frozen=True):
-    """Something a reader gave up on, and why. The line behind it went on."""
+class DeadLetter(_Value, frozen=True):
+    """Work abandoned by a reader, with the error. The reader continued behind the work."""
 
     conversation: str
     seq: int
@@ -143,7 +140,7 @@ class Letter(_Value, frozen=True):
 
 
 class Instance(_Value, frozen=True):
-    """One running Tenax process, or one that was. `alive` is its lock, never its pid."""
+    """A present or past Tenax process. `alive` is true while the process holds its lock; a pid is never used."""
 
     id: str
     host: str
@@ -157,7 +154,7 @@ class Summary(_Value, frozen=True):
     """A conversation in the list."""
 
     conversation: str
-    stretch: str | None
+    segment: str | None
     title: str | None
     source: str
     messages: int
@@ -167,13 +164,15 @@ class Summary(_Value, frozen=True):
     archived: bool
     running: bool
     place: tuple[int, int, int]
-    """Where the next page goes on."""
+    """The start of the next page."""
     parent: str | None = None
-    """The conversation whose sub-agent works here."""
+    """The parent conversation of a sub-agent."""
+    revision: int = 0
+    """The seq of the last fact with an effect on the transcript."""
 
 
 class Unfinished(_Value, frozen=True):
-    """A conversation with a run that is open or was interrupted, or (run is None) with inputs that wait for one."""
+    """A conversation with an open or interrupted run, or (`run` is `None`) with inputs waiting for a run."""
 
     user: str
     conversation: str
@@ -181,7 +180,7 @@ class Unfinished(_Value, frozen=True):
 
 
 class RunState(_Value, frozen=True):
-    """What is known of a run without reading its events."""
+    """The index of a run, available without reading events."""
 
     started: int | None
     finished: int | None
@@ -192,7 +191,7 @@ class RunState(_Value, frozen=True):
 
 
 class Spent(_Value, frozen=True):
-    """What calls of models took. `cost` in US dollars; `unpriced` calls had no price that anybody knows."""
+    """Model usage. `cost` is in US dollars. `unpriced` counts the calls without a known price."""
 
     input: int
     output: int
@@ -200,8 +199,8 @@ class Spent(_Value, frozen=True):
     unpriced: int
 
 
-class Stretch(_Value, frozen=True):
-    """A conversation between two compactions."""
+class Segment(_Value, frozen=True):
+    """A segment: the part of a conversation between two compactions."""
 
     name: str
     conversation: str
@@ -215,8 +214,8 @@ class Stretch(_Value, frozen=True):
     messages: int
 
 
-class Row(_Value, frozen=True):
-    """Where a standing row of the transcript begins and ends."""
+class RowSpan(_Value, frozen=True):
+    """The first and last seq of a row of the transcript."""
 
     first: int
     last: int
@@ -224,7 +223,7 @@ class Row(_Value, frozen=True):
 
 
 class Hit(_Value, frozen=True):
-    """A message that was found."""
+    """A message found by a search."""
 
     conversation: str
     seq: int
@@ -232,25 +231,25 @@ class Hit(_Value, frozen=True):
     role: str
     snippet: str
     standing: bool = True
-    """False when it was undone or cleared."""
+    """False if the message was undone or cleared."""
 
 
 class Hits(_Value, frozen=True):
-    """One page of a search, newest first.
+    """A page of a search, newest first.
 
-    `unindexed` is how many conversations were read instead of looked up. `complete` is false when there was more to
-    read than a search reads, so that an older message may be missing for now.
+    `unindexed` is the number of conversations read without the index, because the index had not reached them.
+    `complete` is false if there were too many such conversations, so older messages may be missing for now.
     """
 
     hits: list[Hit]
     before: tuple[int, int] | None
-    """Where the next page goes on; None on the last one."""
+    """The start of the next page, or `None` on the last page."""
     unindexed: int = 0
     complete: bool = True
 
 
 class Erased(_Value, frozen=True):
-    """What an erasure reached. `scrubbed` is false while a copy may still stand in a file of the store."""
+    """The events reached by an erasure. `scrubbed` is false while a file of the store may still hold a copy."""
 
     conversations: dict[str, list[int]]
     scrubbed: bool

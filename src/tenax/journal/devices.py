@@ -1,10 +1,11 @@
-"""Devices: rows of the store beside the journal. Each is a browser that a user signed in with a link.
+"""Devices: rows of the store beside the journal. A device is a browser, signed in with a link.
 
-A device has two secrets: the cookie, which the browser sends to every port of the host, and the key, which only the page of
-this very port can read. The store keeps their SHA-256, that of the key together with the port of the server: on another port
-the device has to be signed in anew, because another program may have the first port now, and read its key. Revoking a device deletes its row.
+A device has two secrets: a cookie and a key. The browser sends the cookie to every port of the host. Only the page of
+the same port can read the key. The store keeps the SHA-256 of the cookie, and the SHA-256 of the key together with the
+port of the server. On a new port the device has to sign in again, because another program may now use the old port and
+read the key. Revoking a device deletes the row.
 
-Only a list reads the rows of several devices. A damaged row must keep nobody else from signing in or out.
+Only a list reads the rows of several devices: a damaged row must not keep other devices from signing in or out.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ if TYPE_CHECKING:
 __all__ = ["DEVICES_MAX", "NAME_CHARS_MAX", "Device", "Devices", "SignedIn"]
 
 DEVICES_MAX: Final = 100
-"""Devices of one user. The device that was not seen for the longest time makes room."""
+"""The largest number of devices of a user. A new device replaces the device with the oldest `seen_at`."""
 NAME_CHARS_MAX: Final = 100
 _DAY_US: Final = 24 * 3600 * 1_000_000
 
 
 class Device(msgspec.Struct, frozen=True):
-    """A browser that is signed in."""
+    """A signed-in browser."""
 
     id: str
     user: str
     name: str
     made_at: int
-    """Microseconds since 1970, as `seen_at`, which is exact to the hour."""
+    """Microseconds since 1970, like `seen_at`. `seen_at` is exact to the hour."""
     seen_at: int
     key_hash: str = ""
 
     def has_key(self, key: str, port: int) -> bool:
-        """Whether this is the key of the device at this port. False for a device from a list."""
+        """Return whether `key` is the key of the device at the port. Return `False` for a device from a list."""
         return bool(self.key_hash) and hmac.compare_digest(
             _hashed(f"{port}.{key}"), self.key_hash
         )
 
 
 class SignedIn(msgspec.Struct, frozen=True):
-    """A new device with its secrets. Nothing can tell them again."""
+    """A new device with its secrets. The secrets cannot be read again."""
 
     device: Device
     cookie: str
@@ -58,7 +59,7 @@ class SignedIn(msgspec.Struct, frozen=True):
 
 
 class Devices:
-    """The devices of a store that are at most `days` old. Safe to use from any thread."""
+    """The devices of a store, at most `days` old. Safe to use from any thread."""
 
     def __init__(self, journal: Journal, *, days: float) -> None:
         self._store = journal.store
@@ -66,7 +67,7 @@ class Devices:
         self.days = days
 
     def add(self, user: str, name: str, port: int) -> SignedIn:
-        """Sign a browser in, with a server that listens on this port. Devices that are too old or too many lose their rows."""
+        """Sign a browser in with a server on the given port. Expired and surplus devices lose their rows."""
         id, secret, key = (  # noqa: A001
             secrets.token_hex(6),
             secrets.token_urlsafe(32),
@@ -78,16 +79,16 @@ class Devices:
         row = {"id": id, "owner": user, "name": name, "at": now,
                "cookie_hash": _hashed(secret), "key_hash": device.key_hash}  # fmt: skip
 
-        def work(tx: Tx) -> None:
+        def store_device(tx: Tx) -> None:
             tx.run("drop_old_devices", {"since": self._since()})
             tx.run("drop_more_devices", {"owner": user, "kept": DEVICES_MAX - 1})
             tx.run("put_device", row)
 
-        self._store.change(work, even_incomplete=True)
+        self._store.change(store_device, even_incomplete=True)
         return SignedIn(device, f"{id}.{secret}", key)
 
     def find(self, cookie: str) -> Device | None:
-        """The device that this cookie was given to, unless it was revoked or is too old."""
+        """Return the device with the given cookie, unless revoked or expired."""
         id, _, secret = cookie.partition(".")  # noqa: A001
         if not id or not cookie.isascii() or not cookie.isprintable():
             return None
@@ -103,12 +104,12 @@ class Devices:
         return device
 
     def all(self, user: str | None = None) -> list[Device]:
-        """The devices of this user, or of all users, the last one seen first."""
+        """Return the devices of a user, or of all users, the last seen first."""
         rows = self._store.query("devices", owner=user, since=self._since())
         return [Device(*row) for row in rows]
 
     def signed_in(self, ids: Iterable[str]) -> set[str]:
-        """Return the ids of the devices that are neither revoked nor expired."""
+        """Return the ids of the devices neither revoked nor expired."""
         since = self._since()
         return self._store.read(
             lambda tx: {
@@ -119,14 +120,14 @@ class Devices:
         )
 
     def note_seen(self, id: str) -> None:  # noqa: A002  (the field's name)
-        """The device asked for something just now."""
+        """Record that the device has just sent a request."""
         where = {"id": id, "at": self._clock.now_us()}
         self._store.change(
             lambda tx: tx.run("device_seen", where), even_incomplete=True
         )
 
     def revoke(self, id: str, user: str | None = None) -> None:  # noqa: A002
-        """Sign a device out, however old, if it is of this user or of any. Raises NoSuchConversation."""
+        """Sign out a device of the user, or of any user (`None`), even an expired one. Raises `NoSuchConversation`."""
         where = {"id": id, "owner": user}
         if not self._store.change(
             lambda tx: tx.run("revoke_device", where), even_incomplete=True
@@ -137,7 +138,7 @@ class Devices:
             )
 
     def revoke_all(self, user: str | None) -> int:
-        """Sign out all devices of this user, or of all users, however old. Returns how many there were."""
+        """Sign out the devices of the user, or of all users (`None`), even expired devices. Return their number."""
         return len(
             self._store.change(
                 lambda tx: tx.run("revoke_devices", {"owner": user}),
@@ -146,11 +147,11 @@ class Devices:
         )
 
     def now_us(self) -> int:
-        """The time of the clock by which devices are dated, in microseconds since 1970."""
+        """Return the time of the clock for devices, in microseconds since 1970."""
         return self._clock.now_us()
 
     def expires_at(self, device: Device) -> int:
-        """When the device needs a new link, in microseconds since 1970."""
+        """Return the time when the device needs a new link, in microseconds since 1970."""
         return device.made_at + int(self.days * _DAY_US)
 
     def _since(self) -> int:

@@ -1,9 +1,9 @@
-"""Group commit: appends that wait share one transaction.
+"""Group commit: waiting appends share a transaction.
 
-A caller that finds nobody before it commits in its own thread. When callers queue, the one that leads takes all that
-wait, and the next leader is the first caller still waiting. An asynchronous caller has no thread to lead with, so a
-writer thread leads for it; that thread is made when it is first needed. Nobody is told anything before the commit of
-its group has returned.
+A caller commits in its own thread if the queue is empty. When callers queue, one caller is the leader: the leader
+commits all waiting appends, and then the first waiting caller becomes the leader. An asynchronous caller has no thread,
+so a writer thread leads in its place; the writer thread starts on first use. A caller gets the result only after the
+commit of the group has returned.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenax.concurrency import started
+from tenax.concurrency import (
+    call_in_loop,
+    count_forks,
+    refuse_after_fork,
+    start_thread,
+)
 from tenax.errors import StoreBusy, StoreMisused
-from tenax.journal import guard
-from tenax.journal.hub import call_in
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,7 +37,7 @@ WAITING_MAX = 20_000
 
 
 class Waiter(msgspec.Struct, eq=False):
-    """One caller and its append. Exactly one of `recorded` and `error` is set when it is done."""
+    """A caller and its append. When `done` is true, exactly one of `recorded` and `error` is set."""
 
     append: Append
     deadline: float
@@ -43,12 +46,12 @@ class Waiter(msgspec.Struct, eq=False):
     error: BaseException | None = None
     done: bool = False
     leads: bool = False
-    deserted: bool = False
-    """Its caller was interrupted and no longer waits."""
+    abandoned: bool = False
+    """The caller was interrupted and no longer waits."""
     signal: threading.Lock | None = None
 
     def settle(self, outcome: list[Recorded] | BaseException) -> None:
-        """Set the outcome. Waking the caller is the group's business."""
+        """Set the outcome. The group wakes the caller later."""
         if isinstance(outcome, BaseException):
             self.error = outcome
         else:
@@ -56,12 +59,12 @@ class Waiter(msgspec.Struct, eq=False):
         self.done = True
 
     def block(self) -> None:
-        """Make ready to wait; called under the queue's lock."""
+        """Prepare to wait. The caller holds the lock of the queue."""
         self.signal = threading.Lock()
         self.signal.acquire()
 
     def wait(self) -> None:
-        """Wait to be done, or to lead."""
+        """Wait until the append is done or the caller becomes the leader."""
         if self.signal is not None:
             self.signal.acquire()
 
@@ -71,12 +74,12 @@ class Waiter(msgspec.Struct, eq=False):
 
 
 class GroupCommit:
-    """The queue before the store. `commit` settles every waiter of the group that it is given."""
+    """The queue in front of the store. The function `commit` settles every waiter of a group."""
 
     def __init__(self, commit: Callable[[list[Waiter]], None], name: str) -> None:
         self._commit = commit
         self._name = name
-        self._forks = guard.forks()
+        self._forks = count_forks()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._stopped = False
@@ -97,26 +100,27 @@ class GroupCommit:
             else:
                 waiter.wait()
                 if not waiter.done:
-                    self._lead(self._take(), until=waiter)
+                    self._lead(self._take_group(), until=waiter)
         except BaseException:
-            self._desert(waiter)
+            self._abandon(waiter)
             raise
         if waiter.error is not None:
             raise waiter.error
         return waiter.recorded
 
     def submit(self, waiter: Waiter) -> None:
-        """Append without waiting; `waiter.future` learns the outcome."""
+        """Append without waiting. `waiter.future` gets the outcome."""
         if self._join(waiter):
             self._wake_writer()
 
     def close(self) -> None:
-        """Take no more. What waits is still committed."""
+        """Commit the waiting appends and accept no more."""
         with self._lock:
             self._closed = True
             if threading.current_thread() is self._writer:
                 return
-            while self._led:  # the leader, whoever that is, sees to all that wait
+            # The leader commits all waiting appends.
+            while self._led:
                 self._idle.wait()
             self._stopped = True
             writer = self._writer
@@ -125,14 +129,17 @@ class GroupCommit:
             writer.join()
 
     def _join(self, waiter: Waiter) -> bool:
-        """Queue up. True if there is nobody: then the caller leads, and a thread is its own first group."""
-        guard.refuse_after_fork(self._forks)
+        """Add the waiter to the queue. Return `True` if the caller becomes the leader.
+
+        A thread is not queued if the thread becomes the leader: its own append is the first group.
+        """
+        refuse_after_fork(self._forks)
         with self._lock:
             if self._closed:
                 raise StoreMisused("The store was closed.")
             if len(self._waiting) >= WAITING_MAX:
                 raise StoreBusy(
-                    f"{WAITING_MAX:,} appends wait for the store already; this one was not taken."
+                    f"The append was not accepted: {WAITING_MAX:,} appends already wait for the store."
                 )
             alone = not self._led
             if alone:
@@ -146,40 +153,44 @@ class GroupCommit:
                 waiter.block()
             return alone
 
-    def _desert(self, waiter: Waiter) -> None:
-        """The caller was interrupted (Ctrl-C). Its append goes on without it, and the writer thread leads.
+    def _abandon(self, waiter: Waiter) -> None:
+        """Let the writer thread finish the append of an interrupted caller (Ctrl-C).
 
-        It may have led, or have been handing that on. Should another lead already, two are no harm: a commit takes a lock.
+        The caller may have been the leader, or may have been appointing the next leader. Two leaders do no harm,
+        because a commit takes a lock.
         """
         with self._lock:
-            waiter.deserted = True
-            leads, waiter.leads = waiter.leads, False
-            left = leads or bool(self._waiting)
-        if left:
+            waiter.abandoned = True
+            was_leader, waiter.leads = waiter.leads, False
+            work_left = was_leader or bool(self._waiting)
+        if work_left:
             self._wake_writer()
 
     def _wake_writer(self) -> None:
-        with self._lock:  # who deserts and who hands on may both want one
+        # An interrupted caller and a leader handing on may get here at the same time.
+        with self._lock:
             if self._writer is None:
-                self._writer = started(self._write, f"{self._name}-writer")
-        if self._writer is None:  # who calls leads instead
-            self._lead(self._take(), until=None)
+                self._writer = start_thread(self._run_writer, f"{self._name}-writer")
+        # Without room for one more thread the calling thread leads.
+        if self._writer is None:
+            self._lead(self._take_group(), until=None)
             return
         self._writer_leads = True
         self._call_writer.release()
 
-    def _write(self) -> None:
+    def _run_writer(self) -> None:
         while True:
             self._call_writer.acquire()
             if self._writer_leads:
                 self._writer_leads = False
-                self._lead(self._take(), until=None)
+                self._lead(self._take_group(), until=None)
             if self._stopped:
-                self._call_writer.release()  # for one that Ctrl-C left without a name
+                # Ctrl-C during thread start may have left a second writer thread: let it end too.
+                self._call_writer.release()
                 return
 
     def _lead(self, group: list[Waiter], until: Waiter | None) -> None:
-        """Commit group after group: until this waiter is done, or (the writer thread) until nobody waits."""
+        """Commit groups until the waiter `until` is done. The writer thread commits until the queue is empty."""
         while True:
             if group:
                 self._settle(group)
@@ -195,21 +206,21 @@ class GroupCommit:
             if not go_on:
                 self._hand_on()
                 return
-            group = self._take()
+            group = self._take_group()
 
     def _hand_on(self) -> None:
-        """Leadership goes on to the first who waits; `_led` stays true, so nobody else takes it."""
+        """Make the first waiting caller the leader. `_led` stays true, so that no new caller becomes a leader."""
         with self._lock:
-            heir = self._waiting[0]
-            has_thread = heir.future is None and not heir.deserted
-            heir.leads = has_thread
+            first = self._waiting[0]
+            has_thread = first.future is None and not first.abandoned
+            first.leads = has_thread
         if has_thread:
-            heir.wake()
+            first.wake()
         else:
             self._wake_writer()
 
-    def _take(self) -> list[Waiter]:
-        """The next group: bounded by count and bytes; what has to be alone is alone."""
+    def _take_group(self) -> list[Waiter]:
+        """Take the next group from the queue, bounded by count and bytes. A solo append is a separate group."""
         group: list[Waiter] = []
         nbytes = 0
         with self._lock:
@@ -228,13 +239,13 @@ class GroupCommit:
     def _settle(self, group: list[Waiter]) -> None:
         try:
             self._commit(group)
-        except Exception as error:  # noqa: BLE001  (a surprise ends the group, and each of its callers is told)
+        except Exception as error:  # noqa: BLE001  (an unexpected error goes to every caller of the group)
             for waiter in group:
                 if not waiter.done:
                     waiter.settle(error)
         except BaseException:
-            # The leader is interrupted, the others are not: their appends go back to the front of the queue, and
-            # are looked up before they are tried again.
+            # The leader is interrupted, the other callers are not. Their appends go back to the front of the queue, and
+            # are looked up before the next attempt.
             again = [waiter for waiter in group if not waiter.done]
             for waiter in again:
                 waiter.append.repeated = True
@@ -242,11 +253,11 @@ class GroupCommit:
                 self._waiting.extendleft(reversed(again))
             raise
         finally:
-            _tell(group)
+            _wake_callers(group)
 
 
-def _tell(group: list[Waiter]) -> None:
-    """Wake everybody in the group who is done: threads one by one, each event loop once."""
+def _wake_callers(group: list[Waiter]) -> None:
+    """Wake every caller with a finished append: threads one by one, every event loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
     for waiter in group:
         if not waiter.done:
@@ -256,7 +267,7 @@ def _tell(group: list[Waiter]) -> None:
         else:
             by_loop.setdefault(waiter.future.get_loop(), []).append(waiter)
     for loop, waiters in by_loop.items():
-        call_in(loop, _resolve, waiters)
+        call_in_loop(loop, _resolve, waiters)
 
 
 def _resolve(waiters: list[Waiter]) -> None:

@@ -1,9 +1,10 @@
-"""What may not touch a SQLite store: a second library, a network file system, a copy after `fork`.
+"""Refuse dangerous uses of a SQLite store: by a second library or on a network file system.
 
-SQLite guards its file with POSIX locks, which belong to the process: when anything in it closes any descriptor of the
-`-shm` file, all its locks on that file are gone. The standard library's `sqlite3` does that, being a second copy of
-SQLite in the process; another process then writes into the middle of our transaction, and a committed row is lost,
-without any error. So an audit hook refuses it before it happens.
+SQLite guards the file with POSIX locks, and POSIX locks belong to the process: when any code in the process closes a
+descriptor of the `-shm` file, the process loses all its locks on the file. The standard library's `sqlite3` does so,
+because `sqlite3` is a second copy of SQLite in the process. Another process then writes into the middle of our
+transaction, and a committed row is lost without an error. Therefore an audit hook refuses to open the file a second
+time.
 """
 
 from __future__ import annotations
@@ -18,10 +19,8 @@ from urllib.parse import unquote, urlsplit
 from tenax.errors import CannotOpen, StoreMisused
 
 __all__ = [
-    "forks",
     "make_private",
     "protect",
-    "refuse_after_fork",
     "refuse_network_file_system",
 ]
 
@@ -34,27 +33,14 @@ _NETWORK = frozenset(
 _protected: set[str] = set()
 _protecting = threading.Lock()
 _hooked = False
-_forks = 0
-
-
-def forks() -> int:
-    """How often this process and those it comes from were forked. What is opened now is good until that changes."""
-    return _forks
-
-
-def _forked() -> None:
-    global _forks  # noqa: PLW0603  (every append asks, and a look at a number is quicker than the kernel's answer)
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 def protect(path: Path) -> None:
-    """Refuse, from now on and in this process, to let another SQLite library open this store."""
+    """Refuse every later attempt of another SQLite library in the process to open the store."""
     global _hooked  # noqa: PLW0603  (an audit hook is for the life of the process)
     real = str(path.resolve())
-    with _protecting:  # who comes second may find the file open already, by the first
+    # A second caller would find the file opened by the first caller and refuse.
+    with _protecting:
         if real in _protected:
             return
         _refuse_if_open(real)
@@ -69,13 +55,13 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
         target = _file_of(args[0])
         if target is not None and os.path.realpath(target) in _protected:
             raise StoreMisused(
-                f"{target} is a Tenax store that is open here, and Python's own sqlite3 may not open it as well: "
-                "that would drop its locks and lose other processes' writes.",
+                f"{target} is a Tenax store that is open in this process. Python's sqlite3 may not open it too: "
+                "closing it would drop the store's locks and lose writes of other processes.",
                 hint="read it through tenax, or from another process",
             )
     elif event == "open" and _is_protected_shm(args[0]):
         raise StoreMisused(
-            f"{args[0]} belongs to a Tenax store that is open here; opening it would drop the store's locks.",
+            f"{args[0]} belongs to a Tenax store that is open in this process. Opening it would drop the store's locks.",
             hint="copy a store with a backup, or from another process",
         )
 
@@ -98,34 +84,25 @@ def _file_of(target: object) -> str | None:
 
 
 def _refuse_if_open(real: str) -> None:
-    """Another library may have opened the file before us; then its descriptor is there to see (on Linux)."""
+    """Refuse the store if another library has opened the file. On Linux the descriptor is listed in /proc."""
     folder = Path("/proc/self/fd")
     if not folder.is_dir():
         return
-    for each in folder.iterdir():
+    for descriptor in folder.iterdir():
         try:
-            target = str(each.readlink())
+            target = str(descriptor.readlink())
         except OSError:
             continue
         if target in {real, f"{real}-wal", f"{real}-shm"}:
             raise StoreMisused(
-                f"Something else in this process has {target} open already, and two SQLite libraries on one file "
+                f"Other code in this process has {target} open, and two SQLite libraries on one file "
                 "lose writes.",
                 hint="close it first, or open it from another process",
             )
 
 
-def refuse_after_fork(opened_at: int) -> None:
-    """A child process has its parent's locks and connections but not its threads; nothing of them may be used."""
-    if _forks != opened_at:
-        raise StoreMisused(
-            "The store was opened before a fork and may not be used after it.",
-            hint="open it in the new process",
-        )
-
-
 def refuse_network_file_system(folder: Path) -> None:
-    """SQLite's write-ahead log needs shared memory and locks that network file systems do not give."""
+    """Refuse a network file system: it lacks the shared memory and the locks of SQLite's write-ahead log."""
     try:
         mounts = Path("/proc/self/mounts").read_text("utf-8", "replace")
     except OSError:
@@ -139,12 +116,13 @@ def refuse_network_file_system(folder: Path) -> None:
             kind, length = fstype, len(point)
     if kind in _NETWORK:
         raise CannotOpen(
-            f"{folder} lies on a network file system ({kind}), where a SQLite store would be damaged.",
+            f"{folder} is on a network file system ({kind}), where a SQLite store would be damaged.",
             hint="put the store on a local disk, or use postgresql://",
         )
 
 
 def make_private(path: Path) -> None:
-    """A new file of SQLite's, for nobody else's eyes; its log and its index take their mode from it."""
-    with contextlib.suppress(OSError):  # a file system without modes
+    """Make a new SQLite file private. The log and the index inherit the mode."""
+    # Some file systems have no modes.
+    with contextlib.suppress(OSError):
         path.chmod(0o600)

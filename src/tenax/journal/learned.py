@@ -1,30 +1,31 @@
-"""Where else the words of an erased event are stored."""
+"""Find copies of memories learned from an event."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from tenax.journal.place import ALL_SEQS
-from tenax.text import untagged
+from tenax.journal.row_key import ALL_SEQS
+from tenax.text import remove_tags
 
 if TYPE_CHECKING:
     from tenax.journal.store import Store
 
-__all__ = ["told_in"]
+__all__ = ["mentions_of"]
 
 _TAG = re.compile("<[^<>]*>")
 
 
-def told_in(store: Store, user: str, place: int) -> set[tuple[str, int]]:
-    """Where else the words stand of what was learned from this event: conversation and seq.
+def mentions_of(store: Store, user: str, row_key: int) -> set[tuple[str, int]]:
+    """Return conversation and seq of the events with a memory learned from the event at `row_key`.
 
-    Lines that tell of it, recalls of it, and prompts that begin with it: there as our fence leaves the words, or without any tag.
+    The found events are notes about the memory, recalls, and prompts with the memory. A prompt contains the words in
+    quoted form, or without any tag.
     """
     found: set[tuple[str, int]] = set()
-    for fact, text in store.query("learned_from", owner=user, place=place):
-        rows = store.query("named_in", owner=user, hash=fact)
-        for words in {untagged(text), _TAG.sub("", text).strip()} - {""}:
+    for memory, text in store.query("learned_from", owner=user, place=row_key):
+        rows = store.query("named_in", owner=user, hash=memory)
+        for words in {remove_tags(text), _TAG.sub("", text).strip()} - {""}:
             rows += store.query("prompts_with", owner=user, piece=words.encode())
-        found |= {(conversation, each & ALL_SEQS) for conversation, each in rows}
+        found |= {(name, memory_key & ALL_SEQS) for name, memory_key in rows}
     return found

@@ -1,7 +1,7 @@
 """A store in memory, for tests and trials: the SQLite engine without a file.
 
-The same statements run as on disk, so it cannot drift from it; what it lacks is what a file gives. It is gone when it
-is closed, no other process sees it, and a read waits for a write.
+The store runs the same statements as the store on disk. The content is lost at `close`, no other process sees the
+store, and a read waits for a write.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from tenax.clock import Timing
 from tenax.journal.sqlite import SqliteStore, SqliteTx
 
 if TYPE_CHECKING:
@@ -26,28 +27,28 @@ _living: set[str] = set()
 
 
 class EphemeralStore(SqliteStore):
-    """One connection, no file, no other process."""
+    """A store with a single connection, without a file and without other processes."""
 
-    def __init__(self, clock: Clock, ids: Ids) -> None:
-        super().__init__(Path(":memory:"), clock, ids)
+    def __init__(self, clock: Clock, ids: Ids, timing: Timing = Timing()) -> None:
+        super().__init__(Path(":memory:"), clock, ids, timing=timing)
 
     def _prepare(self) -> None:
-        """There is nothing to queue for."""
+        """Prepare nothing, because no other process queues for the store."""
 
     def _connect(self) -> apsw.Connection:
         return apsw.Connection(":memory:")
 
     def _witness(self) -> None:
-        """It ends with this process."""
+        """Keep no witness, because the store ends with the process."""
 
     def _make_private(self) -> None:
-        """Nobody else sees it."""
+        """Do nothing, because the store has no file."""
 
     def _journal_mode(self, connection: apsw.Connection) -> None:
-        """Memory needs no log."""
+        """Set nothing, because memory needs no log."""
 
     def _identity(self) -> None:
-        """No file can be moved away."""
+        """Return `None`, because the store has no file to replace."""
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Tx]:
@@ -56,12 +57,12 @@ class EphemeralStore(SqliteStore):
             yield SqliteTx(self._writing(durable=True))
 
     def recover(self, trouble: object) -> None:
-        """The one connection is the store: it is never dropped."""
+        """Keep the connection, because the connection is the store."""
 
     def _flush_again(self, connection: object) -> None:
-        """There is no log."""
+        """Flush nothing, because the store has no log."""
 
-    def _hold(self, instance: str) -> None:
+    def _hold_instance(self, instance: str) -> None:
         _living.add(instance)
         self._instance = instance
 
@@ -72,7 +73,7 @@ class EphemeralStore(SqliteStore):
         return True
 
     def _watch(self) -> None:
-        """Nobody else writes."""
+        """Watch nothing, because no other process writes."""
 
     def close(self) -> None:
         super().close()

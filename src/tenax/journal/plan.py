@@ -1,7 +1,7 @@
-"""What one transaction will write, worked out in plain Python before the first write.
+"""Plan the writes of a transaction in plain Python, before the first write.
 
-An engine loads what its group of appends needs to know, calls `plan` for each in turn, and then stores the batch.
-Every refusal is found here, by reading, so a refused append has written nothing and harms no other of its group.
+An engine loads the state for a group of appends, calls `plan` for every append, and then stores the batch. Every
+refusal is found here, before anything is written. A refused append changes nothing for the rest of the group.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tenax.errors import (
     InvalidInput,
     LeaseLost,
     NoSuchConversation,
+    SegmentMoved,
     StoreDamaged,
-    StretchMoved,
     TooLarge,
 )
 from tenax.events import (
@@ -40,8 +40,7 @@ from tenax.events import (
     encode,
 )
 from tenax.journal.arguments import check_struct
-from tenax.journal.base import Dedup, Entry, Expect, Lease, Recorded
-from tenax.journal.place import ALL_SEQS, SEQ_BITS
+from tenax.journal.base import Dedup, Expect, Lease, RawEvent, Recorded
 from tenax.journal.row_index import (
     MAYBE_ALONE,
     Change,
@@ -52,6 +51,7 @@ from tenax.journal.row_index import (
     apply,
     check_unedited,
 )
+from tenax.journal.row_key import ALL_SEQS, SEQ_BITS
 from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ _RARE = MAYBE_ALONE | _OPENERS
 ID_CHARS_MAX = 200
 LISTED_EVERY_US = 1_000_000
 NO_ROW: tuple[int | None, ...] = (None, None, None, None)
-"""`first`, `role`, `waiting` and `dead` of what is no row of the transcript."""
+"""`first`, `role`, `waiting` and `dead` of an event outside the rows of the transcript."""
 
 
 class _Item(msgspec.Struct, frozen=True):
-    """One event on its way in."""
+    """An event of an append."""
 
     kind: str
     code: int
@@ -100,7 +100,7 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 class Append(msgspec.Struct, eq=False):
-    """One append that waits for its outcome."""
+    """An append waiting for its outcome."""
 
     user: str
     conversation: str
@@ -113,26 +113,29 @@ class Append(msgspec.Struct, eq=False):
     imported: bool
     nbytes: int
     partial: bool
-    """It holds nothing but partials."""
+    """Whether every event is a partial."""
     solo: bool
-    """It has its transaction to itself."""
+    """Whether the append has a transaction of its own."""
     names: list[str]
-    """Stretches that it opens."""
+    """The names of the segments opened by the append."""
     opens: bool
+    """Whether the append opens the conversation."""
     guarded: bool
-    """Something has to be true for it to be stored."""
+    """Whether the append has a condition: a lease, an expectation or a new segment."""
     asks: bool
-    """More than the head has to be known for it."""
+    """Whether the plan needs more than the head of the conversation."""
     repeated: bool
-    """Look the id up first: it may be stored already."""
+    """Whether to look the append id up first, because the append may be stored already."""
     maybe_stored: bool = False
-    """A commit of it failed, and nobody knows how."""
+    """Whether a commit of the append failed with an unknown outcome."""
+    release: bool = False
+    """Whether the transaction of the append also releases the lease and drops the replaced partials."""
 
     @classmethod
     def of_items(cls, user: str, conversation: str, items: list[_Item], ids: Ids, *, expect: Expect | None = None,
                  lease: Lease | None = None, dedup: Dedup | None = None, append_id: bytes | None = None,
                  imported: bool = False) -> Append:  # fmt: skip
-        """What follows from the events is worked out once, here."""
+        """Create an append and derive the flags from the events."""
         nbytes, partial, names = 0, True, []
         solo = imported or (expect is not None and expect.unedited is not None)
         for item in items:
@@ -151,7 +154,7 @@ class Append(msgspec.Struct, eq=False):
     @classmethod
     def of_events(cls, user: str, conversation: str, events: Sequence[Event], *, run: str | None, ids: Ids,
                   expect: Expect | None, lease: Lease | None, dedup: Dedup | None, append_id: bytes | None) -> Append:  # fmt: skip
-        """Check and encode. Raises InvalidInput; then nothing was sent to the store."""
+        """Check and encode events. Raises `InvalidInput` before anything is sent to the store."""
         check_id("conversation", conversation)
         if run is not None:
             check_id("run", run)
@@ -162,16 +165,16 @@ class Append(msgspec.Struct, eq=False):
         _check_conditions(expect, lease, dedup)
         if append_id is not None and not is_append_id(append_id):
             raise InvalidInput(
-                "That is no append id.",
-                hint="use the one that OutcomeUnknown carries, or journal.ids.append()",
+                "The append id is not valid.",
+                hint="use the append_id of OutcomeUnknown, or journal.ids.append()",
             )
         if not events:
             raise InvalidInput("An append needs at least one event.")
-        # what is no event is refused before anything of it is looked at
+        # `encode` refuses a value other than an event before the attributes of the value are read.
         bodies = map(encode, events)
         items = [
-            _Item(each.kind, each.code, None, run, body, each)
-            for body, each in zip(bodies, events, strict=True)
+            _Item(event.kind, event.code, None, run, body, event)
+            for body, event in zip(bodies, events, strict=True)
         ]
         return cls.of_items(
             user,
@@ -190,11 +193,11 @@ class Append(msgspec.Struct, eq=False):
         user: str,
         conversation: str,
         opened: Event,
-        entries: Sequence[Entry],
+        entries: Sequence[RawEvent],
         *,
         ids: Ids,
     ) -> Append:
-        """A whole conversation from elsewhere: kinds of a later version are carried, known ones are checked."""
+        """Check an imported conversation. Events of unknown kinds stay unchanged if the body is JSON."""
         check_id("conversation", conversation)
         if len(entries) >= EVENTS_PER_APPEND_MAX:
             raise TooLarge(
@@ -215,7 +218,7 @@ class Append(msgspec.Struct, eq=False):
 def _check_conditions(
     expect: Expect | None, lease: Lease | None, dedup: Dedup | None
 ) -> None:
-    """Check the fields too: a group shares one transaction, and the database would refuse all of it for one of them."""
+    """Check the fields of the conditions, because a bad value would fail the whole group in the shared transaction."""
     if lease is not None:
         check_struct("append", "lease", Lease, lease)
         check_id("lease", lease.name)
@@ -225,7 +228,7 @@ def _check_conditions(
             0 <= seq <= ALL_SEQS for seq in expect.unedited
         ):
             raise InvalidInput(
-                f"`expect.unedited` holds two numbers of events, not {expect.unedited}."
+                f"`expect.unedited` must hold two sequence numbers, not {expect.unedited}."
             )
     if dedup is not None:
         check_struct("append", "dedup", Dedup, dedup)
@@ -233,15 +236,15 @@ def _check_conditions(
         check_id("dedup id", dedup.id)
 
 
-def _carried(entry: Entry) -> Event | Unknown:
-    """The event of an import. One of a later version is carried as it is, if it is JSON."""
+def _carried(entry: RawEvent) -> Event | Unknown:
+    """Decode an imported event. An event of an unknown kind stays unchanged if the body is JSON."""
     try:
         if entry.kind not in KINDS:
             msgspec.json.decode(entry.body)
         event = decode(entry.kind, entry.body)
     except (msgspec.DecodeError, StoreDamaged) as error:
         raise InvalidInput(
-            f"This {entry.kind} is not what it says: {str(error).rstrip('.')}."
+            f"The body of a {entry.kind} is not valid: {str(error).rstrip('.')}."
         ) from error
     check_text(event)
     return event
@@ -249,93 +252,90 @@ def _carried(entry: Entry) -> Event | Unknown:
 
 def _time(at: int) -> int:
     if not isinstance(at, int) or not 0 <= at < 1 << 62:
-        raise InvalidInput(f"A time is in microseconds since 1970, not {at!r}.")
+        raise InvalidInput(f"A time must be in microseconds since 1970, not {at!r}.")
     return at
 
 
 def _opens(event: Event | Unknown) -> str | None:
     match event:
         case ConversationOpened(stretch=name) | ContextCompacted(child=name):
-            return check_id("stretch", name)
+            return check_id("segment", name)
         case _:
             return None
 
 
 def is_id(value: object) -> TypeGuard[str]:
-    """An id is a short string without control characters. It stands in the digest and in file names."""
-    # A subclass of str may be anything else too: what encodes it for a file or a database takes only the class itself.
+    """Return whether a value is an id: a short printable string. Ids are part of digests and file names."""
+    # The encoders for files and databases accept only `str` itself, no subclass.
     return type(value) is str and 0 < len(value) <= ID_CHARS_MAX and value.isprintable()
 
 
 def check_id(what: str, value: object) -> str:
-    """The id, if it is one. Raises InvalidInput."""
+    """Return the value if it is a valid id. Raises `InvalidInput` otherwise."""
     if not is_id(value):
         found = repr(value[:40]) if type(value) is str else type(value).__name__
         raise InvalidInput(
-            f"A {what} is named by 1 to {ID_CHARS_MAX} printable characters, not by {found}."
+            f"A {what} id must have 1 to {ID_CHARS_MAX} printable characters, not {found}."
         )
     return value
 
 
 class Stored(NamedTuple):
-    """Events that are already in the store: an append that was repeated."""
+    """The stored events of a repeated append."""
 
     recorded: list[Recorded]
 
 
-class Loaded:
-    """What was read for a group, kept current while the group is planned."""
-
-    __slots__ = ("appended", "fences", "gone", "heads", "received", "taken")
-
-    def __init__(self) -> None:
-        self.heads: dict[Key, HeadState] = {}
-        self.gone: set[Key] = set()
-        self.taken: set[tuple[str, str]] = set()
-        """Names of stretches, by user, that the group wants to open and that are there."""
-        self.fences: dict[tuple[str, str], tuple[int, bytes | None]] = {}
-        self.received: dict[tuple[str, str, str], Stored] = {}
-        self.appended: dict[bytes, Stored] = {}
+_lists: Any = msgspec.field(default_factory=lambda: defaultdict(list))
 
 
-class Batch:
-    """All that one transaction writes. Rows stand as the statements take them."""
+class Loaded(msgspec.Struct):
+    """The state loaded for a group. `plan` keeps the state current."""
 
-    __slots__ = ("changes", "moved", "opened", "rows", "states", "woken")
+    heads: dict[Key, HeadState] = {}
+    gone: set[Key] = set()
+    taken: set[tuple[str, str]] = set()
+    """Users and names of existing segments, among the segments to open in the group."""
+    terms: dict[tuple[str, str], tuple[int, bytes | None]] = {}
+    received: dict[tuple[str, str, str], Stored] = {}
+    appended: dict[bytes, Stored] = {}
 
-    def __init__(self) -> None:
-        self.states: dict[Key, HeadState] = {}
-        """The heads as they will be."""
-        self.moved: dict[Key, None] = {}
-        """Those of them that more than partials moved."""
-        self.opened: dict[Key, bool] = {}
-        """Conversations that are new; true for those that come from elsewhere."""
-        self.rows: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
-        """New rows, by the statement that takes them."""
-        self.changes: list[tuple[Key, Change]] = []
-        """What else changes; an append with such changes has the transaction to itself, or opens its conversation."""
-        self.woken: defaultdict[str, list[int]] = defaultdict(list)
-        """Conversations whose readers have to be told that they are behind, by what they follow."""
+
+class Batch(msgspec.Struct):
+    """Everything written by a transaction. Rows have the columns of the statements."""
+
+    states: dict[Key, HeadState] = {}
+    """The heads after the transaction."""
+    moved: dict[Key, None] = {}
+    """The heads moved by facts, not only by partials."""
+    opened: dict[Key, bool] = {}
+    """New conversations; true for imported conversations."""
+    rows: defaultdict[str, list[tuple[Any, ...]]] = _lists
+    """New rows, by statement."""
+    changes: list[tuple[Key, Change]] = []
+    """The remaining index changes. An append with such changes is solo, or opens its conversation."""
+    woken: defaultdict[str, list[int]] = _lists
+    """Conversations with readers that are now behind, by what the readers follow."""
 
 
 Opener = Callable[[Key, int, ConversationOpened], int]
-"""Makes the row of a new conversation and gives its number. Called when nothing can refuse the append any more."""
+"""Insert the row of a new conversation and return the number. Called when the append can no longer be refused."""
 
 
 def plan(
     append: Append, head: HeadState | None, loaded: Loaded, batch: Batch, look: Lookup, opener: Opener | None,
     clock: Clock, ids: Ids,
 ) -> list[Recorded]:  # fmt: skip
-    """Add this append to the batch and say what it will have stored. Raises what refuses it, and then adds nothing.
+    """Add an append to the batch and return the events to be stored. A refused append adds nothing.
 
-    `head` is where the conversation stands, `opener` is there if the append opens it.
+    `head` is the present head of the conversation. `opener` is given if the append opens the conversation.
     """
     if append.repeated or append.dedup is not None:
         stored = _repeat(append, loaded)
         if stored is not None:
             return stored
     key = append.key
-    # A copy to work on, so that a refusal half-way leaves no trace.
+    # Work on a copy, so that a refusal leaves the loaded head unchanged.
     state = (
         _new(append, loaded)
         if head is None or append.opens
@@ -345,9 +345,9 @@ def plan(
         _check(append, state, loaded, look)
     turns, due = state.turns, state.due
     recorded, facts, partials, changes = _number(append, state, look, clock, ids)
-    # From here on nothing refuses: the append joins the batch as a whole.
+    # From here on nothing can refuse the append: the whole append joins the batch.
     if opener is not None:
-        _open(append, key, state, recorded[0].at, opener, batch)
+        _open_conversation(append, key, state, recorded[0].at, opener, batch)
         base = state.num << SEQ_BITS
         facts = [(base | fact[0], *fact[1:]) for fact in facts]
         partials = [(base | partial[0], *partial[1:]) for partial in partials]
@@ -361,14 +361,14 @@ def plan(
     if append.repeated or append.dedup is not None:
         _remember(append, state, recorded, loaded, batch)
     if append.names:
-        loaded.taken.update((append.user, each) for each in append.names)
+        loaded.taken.update((append.user, name) for name in append.names)
     return recorded
 
 
 def _number(
     append: Append, state: HeadState, look: Lookup, clock: Clock, ids: Ids
 ) -> tuple[list[Recorded], list[tuple[Any, ...]], list[tuple[Any, ...]], list[Change]]:
-    """Give the events their numbers, times and digests: as values, as rows, and with what else they change."""
+    """Give the events seqs, times and digests. Return the events as values and as rows, with the index changes."""
     now = clock.now_us()
     name, base, digest = state.id, state.num << SEQ_BITS, state.digest
     recorded: list[Recorded] = []
@@ -382,7 +382,7 @@ def _number(
         at = now if item.at is None else item.at
         if item.code:
             state.head = seq
-            # Partials are pruned one day, so an append that has a fact too keeps its id there.
+            # Partials are pruned later, so an append with at least one fact stores its id with the fact.
             own_id, append_id = (
                 (append_id, None) if append.partial else (None, append_id)
             )
@@ -411,7 +411,7 @@ def _number(
     return recorded, facts, partials, changes
 
 
-def _open(
+def _open_conversation(
     append: Append, key: Key, state: HeadState, at: int, opener: Opener, batch: Batch
 ) -> None:
     opened = append.items[0].event
@@ -428,7 +428,7 @@ def _join(
     facts: list[tuple[Any, ...]],
     changes: list[Change],
 ) -> None:
-    """Add the facts of an append, and what they change."""
+    """Add the facts and index changes of an append to the batch."""
     rows = batch.rows
     rows["put_event"] += facts
     batch.moved[key] = None
@@ -444,12 +444,12 @@ def _join(
     for fact in facts:
         if b'"blob"' in fact[-1] or fact[1] in _OF_FACTS:
             rows["put_mention"] += [
-                (key[0], each, fact[0]) for each in named_in(fact[1], fact[-1])
+                (key[0], name, fact[0]) for name in named_in(fact[1], fact[-1])
             ]
 
 
 def named_in(kind: str, body: bytes) -> Iterable[str]:
-    """What an event counts as naming: blobs by their hash, and what is remembered by its id."""
+    """Return the hashes of the blobs and the ids of the memories named by an event."""
     match decode(kind, body) if kind in _OF_FACTS else None:
         case MemoryNoted(fact=fact):
             return [fact]
@@ -459,7 +459,7 @@ def named_in(kind: str, body: bytes) -> Iterable[str]:
 
 
 def _wake(batch: Batch, state: HeadState, turns: int, due: int) -> None:
-    """Those who follow turns or what is due have more to read."""
+    """Mark the readers following turns or boundaries as behind."""
     if state.turns != turns:
         batch.woken["turns"].append(state.num)
     if state.due != due:
@@ -473,20 +473,20 @@ def _remember(
     loaded: Loaded,
     batch: Batch,
 ) -> None:
-    """So that the same append later in this group is known for a repetition."""
+    """Record the append, so that a repetition in the same group is recognised."""
     if append.dedup is not None:
         source, dedup_id = append.dedup.source, append.dedup.id
         loaded.received[append.user, source, dedup_id] = Stored(recorded)
-        place = state.num << SEQ_BITS | recorded[0].seq
+        row_key = state.num << SEQ_BITS | recorded[0].seq
         batch.rows["put_received"].append(
-            (append.user, source, dedup_id, place, len(recorded))
+            (append.user, source, dedup_id, row_key, len(recorded))
         )
     if append.repeated:
         loaded.appended[append.append_id] = Stored(recorded)
 
 
 def inner_hash(salt: bytes, body: bytes) -> bytes:
-    """What stays of a body when it is erased. Without the salt the text cannot be guessed back from it."""
+    """Return the hash that replaces an erased body. The salt is erased too, so that the text cannot be guessed."""
     return sha256(salt + body).digest()
 
 
@@ -499,7 +499,7 @@ def chain(
     run: str | None,
     inner: bytes,
 ) -> bytes:
-    """The digest of a fact: over the one before it, its body's hash and its header."""
+    """Return the digest of a fact: the hash of the previous digest, the hash of the body, and the header."""
     header = f"{conversation}\n{seq}\n{kind}\n{at}\n{run or ''}".encode()
     return sha256(previous + inner + header).digest()
 
@@ -507,7 +507,7 @@ def chain(
 def _repeat(append: Append, loaded: Loaded) -> list[Recorded] | None:
     if append.repeated and (stored := loaded.appended.get(append.append_id)):
         if not _same(append, stored):
-            raise DedupReused("This append id was used before, for something else.")
+            raise DedupReused("This append id was used before, for other events.")
         return stored.recorded
     if append.dedup is None:
         return None
@@ -516,7 +516,7 @@ def _repeat(append: Append, loaded: Loaded) -> list[Recorded] | None:
         return None
     if not stored.recorded:
         raise Gone(
-            f"What {append.dedup.source} sent as {append.dedup.id} was deleted with its conversation."
+            f"The message {append.dedup.id} from {append.dedup.source} was deleted with its conversation."
         )
     if not _same(append, stored):
         raise DedupReused(
@@ -527,7 +527,7 @@ def _repeat(append: Append, loaded: Loaded) -> list[Recorded] | None:
 
 
 def _same(append: Append, stored: Stored) -> bool:
-    """Whether these are the same events. What was erased or pruned cannot be compared, and counts as the same."""
+    """Return whether the events are the same. Erased and pruned bodies cannot be compared and count as the same."""
     items = [item for item in append.items if append.partial or not item.code]
     olds = [old for old in stored.recorded if append.partial or old.digest]
     return len(items) == len(olds) and all(
@@ -537,7 +537,7 @@ def _same(append: Append, stored: Stored) -> bool:
 
 
 def _new(append: Append, loaded: Loaded) -> HeadState:
-    """The head of a conversation that this append opens."""
+    """Return the head of the conversation opened by the append."""
     if append.key in loaded.gone:
         raise Gone(f"Conversation {append.conversation} was deleted.")
     if not append.opens:
@@ -559,8 +559,8 @@ def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> No
                 f"The name {name} is taken.", hint="use another one"
             )
     if lease is not None:
-        fence, token = loaded.fences.get((append.user, lease.name), (0, None))
-        if fence != lease.fence or token != lease.token:
+        term, token = loaded.terms.get((append.user, lease.name), (0, None))
+        if term != lease.term or token != lease.token:
             raise LeaseLost(
                 f"{lease.name} is no longer held by {lease.holder}.",
                 hint="stop, and read what happened",
@@ -568,16 +568,14 @@ def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> No
     if expect is None:
         return
     if expect.head is not None and expect.head != state.head:
-        raise HeadMoved(
-            f"The conversation stands at {state.head}, not at {expect.head}."
-        )
+        raise HeadMoved(f"The conversation is at {state.head}, not at {expect.head}.")
     if expect.revision is not None and expect.revision != state.revision:
         raise HeadMoved(
-            f"The transcript stands at {state.revision}, not at {expect.revision}."
+            f"The transcript is at {state.revision}, not at {expect.revision}."
         )
-    if expect.stretch is not None and expect.stretch != state.stretch_name:
-        raise StretchMoved(
-            f"{expect.stretch} is no longer the open stretch.", by=state.stretch_name
+    if expect.segment is not None and expect.segment != state.segment_name:
+        raise SegmentMoved(
+            f"{expect.segment} is no longer the open segment.", by=state.segment_name
         )
     if expect.unedited is not None:
         check_unedited(look, *expect.unedited)

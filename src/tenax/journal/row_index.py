@@ -1,10 +1,11 @@
-"""What is known without folding: one pure function from (head state, event) to changes of index rows.
+"""The index of a conversation: a pure function from a head state and an event to changes of index rows.
 
-Every engine applies the same changes in the transaction of the append; `check.verify` applies them to plain
-dictionaries and compares. `apply` also asserts what must always hold: one open run, one head stretch, no second child.
+All engines apply the same changes in the transaction of the append; `verify` applies the changes to plain dictionaries
+and compares. `apply` also refuses events against the invariants: a single open run, a single head segment, a single child
+per segment.
 
-What it needs to know beyond the head row it asks of a `Lookup`. Only the rare kinds in `SOLO` ask; such an append has
-its transaction to itself, so that a lookup never misses rows that its own group has yet to write.
+`apply` asks a `Lookup` for facts beyond the head row. Only the rare kinds in `SOLO` ask. An append with such an event has
+a transaction of its own, because a lookup does not see the unwritten rows of a group.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from tenax.errors import (
     HeadMoved,
     InvalidInput,
     RunConflict,
+    SegmentMoved,
     SessionEnded,
-    StretchMoved,
 )
 from tenax.events import (
     ApprovalAsked,
@@ -44,15 +45,16 @@ from tenax.events import (
     RunLate,
     RunSealed,
     RunStarted,
-    StretchEnded,
+    SegmentEnded,
     ToolHanded,
     ToolStarted,
     Unknown,
     Usage,
 )
+from tenax.journal.standing import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = [
     "INDEX_VERSION",
@@ -64,14 +66,14 @@ __all__ = [
     "AddAuthor",
     "Change",
     "CloseRun",
-    "EndStretch",
+    "EndSegment",
     "EraseBodies",
     "HeadState",
     "KillRows",
     "LateOutput",
     "Lookup",
     "OpenRun",
-    "OpenStretch",
+    "OpenSegment",
     "PutRow",
     "Recount",
     "ReviveRows",
@@ -84,7 +86,7 @@ __all__ = [
 ]
 
 INDEX_VERSION = 2
-"""Moves when `apply` derives something else; a conversation is then rebuilt when it is next written."""
+"""Increased with every change of the derived rows. The next append to a conversation then rebuilds its index."""
 
 ROLES = {
     1: "user", 2: "assistant", 3: "system", 4: "tool", 5: "partial", 6: "summary", 7: "late", 8: "result",
@@ -101,7 +103,7 @@ _ROLE_OF = {
     "tool.late": 8,
 }
 MESSAGE_ROLES = 4
-"""Rows with a role up to this number are messages, and are counted."""
+"""Rows with a role up to this number are messages. The index counts messages."""
 
 _AUTHOR_CHARS_MAX = 200
 
@@ -118,25 +120,24 @@ SOLO = frozenset(
 
 
 MAYBE_ALONE = SOLO | {"model.requested"}
-"""The kinds for which `alone` has to be asked."""
+"""The kinds of events which may need a transaction of their own; see `alone`."""
 
 
 def alone(kind: str, event: Event | Unknown) -> bool:
-    """Whether an append with this event has its transaction to itself."""
+    """Return whether an append with this event needs a transaction of its own."""
     return kind in SOLO or (isinstance(event, ModelRequested) and bool(event.inputs))
 
 
 _ANSWERS = (MessageAssistant, MessagePartial)
-_EDITS = frozenset({"conversation.rewound", "conversation.cleared"})
 STRUCTURE = SOLO | {
     "conversation.archived", "conversation.opened", "conversation.pinned", "memory.due", "run.finished", "run.sealed",
     "stretch.ended",
 }  # fmt: skip
-"""Kinds without text of anybody's. They are never erased: the index is derived from them."""
+"""Kinds of events without personal text. Erasing refuses these events, because the index depends on them."""
 
 
 class HeadState(msgspec.Struct):
-    """The head row, and what of the head stretch an append needs."""
+    """The head row, and the columns of the head segment for an append."""
 
     num: int
     id: str
@@ -157,14 +158,16 @@ class HeadState(msgspec.Struct):
     stretch_from: int = 0
     stretch_covers: int = 0
     listed_at: int = 0
-    """`updated_at` in the list. It follows the facts to the second, so that a burst does not churn the list's index."""
+    """`updated_at` in the list, exact to the second, so that a burst of events does not rewrite the index of the list."""
     version: int = INDEX_VERSION
-    stretch_name: str | None = None
+    segment_name: str | None = None
     woken: bool = False
-    """The readers that follow its facts are marked as behind already."""
+    """Whether the readers of this conversation are already marked as behind."""
 
 
 class PutRow(msgspec.Struct, frozen=True):
+    """Add the row of a message."""
+
     seq: int
     first: int
     role: int
@@ -172,26 +175,32 @@ class PutRow(msgspec.Struct, frozen=True):
 
 
 class KillRows(NamedTuple):
+    """Mark the standing rows after seq `after` as removed by the edit at seq `by`."""
+
     after: int
     by: int
 
 
 class ReviveRows(NamedTuple):
+    """Bring back the rows removed by the edit at seq `by`. All these rows are after seq `after`."""
+
     after: int
     by: int
 
 
 class TakeInputs(NamedTuple):
+    """Mark inputs as no longer waiting."""
+
     seqs: tuple[int, ...]
 
 
 class Recount(NamedTuple):
-    """Count messages and find the first waiting input again, after the rows that follow this seq were changed."""
+    """Count messages and find the first waiting input again, after an edit of the rows after seq `after`."""
 
     after: int
 
 
-class OpenStretch(NamedTuple):
+class OpenSegment(NamedTuple):
     name: str
     parent: str | None
     seq: int
@@ -199,7 +208,7 @@ class OpenStretch(NamedTuple):
     covers_to: int
 
 
-class EndStretch(NamedTuple):
+class EndSegment(NamedTuple):
     name: str
     seq: int
     at: int
@@ -233,14 +242,14 @@ class SetList(NamedTuple):
 
 
 class Spend(NamedTuple):
-    """A call of a model took this. A ledger, not an index: what was spent stays so, whatever is erased or deleted."""
+    """Add the cost of a model call to the ledger. The ledger keeps the cost of erased and deleted events."""
 
     at: int
     usage: Usage
 
 
 class AddAuthor(NamedTuple):
-    """Somebody else than the user has written."""
+    """Add an author other than the user."""
 
     author: str
 
@@ -255,8 +264,8 @@ Change = (
     | ReviveRows
     | TakeInputs
     | Recount
-    | OpenStretch
-    | EndStretch
+    | OpenSegment
+    | EndSegment
     | OpenRun
     | CloseRun
     | LateOutput
@@ -269,33 +278,33 @@ Change = (
 
 
 class Lookup(Protocol):
-    """What a solo event may ask of the store, inside the transaction."""
+    """The questions of an event in `SOLO` to the store, inside the transaction."""
 
     def kind_at(self, seq: int) -> str | None:
-        """The kind of the fact with this seq; None if there is none, or its body was erased."""
+        """Return the kind of a fact, or None for an unknown or erased fact."""
 
     def standing_after(self, seq: int) -> int:
-        """How many standing rows there are after this seq."""
+        """Return the number of standing rows after a seq."""
 
-    def killed_by(self, seq: int) -> int:
-        """Whether the event at this seq took rows out of the transcript that are still out of it."""
+    def killed_by(self, seq: int) -> bool:
+        """Return whether rows removed by the edit at this seq are still removed."""
 
     def title_at(self) -> int:
-        """The seq of the last title, or 0."""
+        """Return the seq of the last title, or 0."""
 
     def first_waiting(self, taken: Sequence[int]) -> int:
-        """The first standing input that waits for a run and is none of these, or 0."""
+        """Return the first standing input waiting for a run, without the inputs in `taken`, or 0."""
 
     def edits_since(self, since: int) -> list[Event | Unknown]:
-        """Rewinds, clears, restores and erasures after this seq, in order."""
+        """Return the undos, clears, restores and erasures after a seq, in order."""
 
     def note(
         self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change], /
     ) -> None:
-        """Take in what was just applied, where the store does not have it yet."""
+        """Remember an applied event of the same append. The store does not have this event yet."""
 
 
-def apply(
+def apply(  # noqa: C901, PLR0911, PLR0912  (one case per kind of event)
     state: HeadState,
     seq: int,
     at: int,
@@ -304,19 +313,66 @@ def apply(
     event: Event | Unknown,
     look: Lookup,
 ) -> Sequence[Change]:
-    """Move `state` over one fact and say what else changes. Raises what refuses the append; then nothing is stored.
+    """Update `state` for a fact and return the other changes of the index. Raises an error to refuse the append.
 
-    An event whose body is unknown or erased moves the numbers and whatever its kind alone tells.
+    For an event with an unknown or erased body, only the seq and the kind count.
     """
     state.head = state.facts = seq
     role = _ROLE_OF.get(kind)
     if role is not None:
         return _message(state, seq, at, run, role, event)
-    step = _STEPS.get(type(event))
-    return () if step is None else step(state, _At(seq, at, run), event, look)
+    here = _At(seq, at, run)
+    match event:
+        case ConversationOpened():
+            return (_opened(state, here, event),)
+        case ConversationTitled(title=title):
+            return (SetList("title", title),)
+        case ConversationPinned(pinned=pinned):
+            return (SetList("pinned", int(pinned)),)
+        case ConversationArchived(archived=archived):
+            return (SetList("archived", int(archived)),)
+        case ConversationRewound():
+            return _rewound(state, here, event, look)
+        case ConversationCleared():
+            return _cleared(state, here, event)
+        case ConversationRestored():
+            return _restored(state, here, event, look)
+        case SegmentEnded(stretch=name, reason=reason):
+            _check_head_segment(state, name)
+            return (_end_segment(state, here, reason),)
+        case ContextOpened():
+            state.epoch = seq
+        case ContextCompacted():
+            return _compacted(state, here, event, look)
+        case ContentErased():
+            return _erased(state, here, event, look)
+        case RunStarted(inputs=inputs):
+            _check_no_run(state, "another one")
+            state.run = _required_run(run, kind)
+            return OpenRun(state.run, seq), *_take_inputs(state, here, inputs, look)
+        case ModelRequested(inputs=inputs):
+            _check_run(state, here, event)
+            return _take_inputs(state, here, inputs, look)
+        case ModelUsed(usage=usage):
+            return (Spend(at, usage),)
+        case ApprovalAsked() | MemoryRecalled() | ToolHanded() | ToolStarted():
+            _check_run(state, here, event)
+        case RunFinished():
+            return (_run_finished(state, here, event),)
+        case RunSealed():
+            return (SealRun(_required_run(run, kind), seq),)
+        case MemoryDue(upto=upto):
+            if not 0 <= upto < seq:
+                raise InvalidInput(
+                    f"Memories cannot be owed what stands up to {upto} by seq {seq}."
+                )
+            state.due = seq
+    return ()
 
 
 class _At(NamedTuple):
+    """The seq, the time and the run of an event."""
+
     seq: int
     at: int
     run: str | None
@@ -334,7 +390,7 @@ def _message(
     first = seq
     waiting = 0
     if role <= MESSAGE_ROLES:
-        if state.stretch_name is None:
+        if state.segment_name is None:
             raise SessionEnded(
                 "This conversation was ended; it takes no more messages."
             )
@@ -353,81 +409,47 @@ def _message(
     if isinstance(event, MessageUser) and event.author and event.author != state.user:
         return row, AddAuthor(event.author[:_AUTHOR_CHARS_MAX])
     if isinstance(event, RunLate):
-        return row, LateOutput(_named(run, "run.late"))
+        return row, LateOutput(_required_run(run, "run.late"))
     if isinstance(event, MessageAssistant) and event.usage is not None:
         return row, Spend(at, event.usage)
     return (row,)
 
 
-def _named(run: str | None, kind: str) -> str:
+def _required_run(run: str | None, kind: str) -> str:
     if not run:
         raise InvalidInput(f"A {kind} has to name its run.")
     return run
 
 
-def _opened(
-    state: HeadState,
-    here: _At,
-    event: ConversationOpened,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
+def _opened(state: HeadState, here: _At, event: ConversationOpened) -> OpenSegment:
     if here.seq != 1:
         raise InvalidInput("A conversation is opened once, by its first event.")
     if event.user != state.user:
         raise InvalidInput(
             "A conversation is opened for the user whose handle opens it."
         )
-    return (_open_stretch(state, here, event.stretch, event.parent, 0),)
+    return _open_segment(state, here, event.stretch, event.parent, 0)
 
 
-def _open_stretch(
+def _open_segment(
     state: HeadState, here: _At, name: str, parent: str | None, covers_to: int
-) -> OpenStretch:
-    state.stretch_name, state.stretch_from, state.stretch_covers = (
-        name,
-        here.seq,
-        covers_to,
-    )
+) -> OpenSegment:
+    state.segment_name = name
+    state.stretch_from = here.seq
+    state.stretch_covers = covers_to
     state.stretch_messages = 0
-    return OpenStretch(name, parent, here.seq, here.at, covers_to)
+    return OpenSegment(name, parent, here.seq, here.at, covers_to)
 
 
-def _titled(
-    state: HeadState,  # noqa: ARG001
-    here: _At,  # noqa: ARG001
-    event: ConversationTitled,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
-    return (SetList("title", event.title),)
-
-
-def _pinned(
-    state: HeadState,  # noqa: ARG001
-    here: _At,  # noqa: ARG001
-    event: ConversationPinned,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
-    return (SetList("pinned", int(event.pinned)),)
-
-
-def _archived(
-    state: HeadState,  # noqa: ARG001
-    here: _At,  # noqa: ARG001
-    event: ConversationArchived,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
-    return (SetList("archived", int(event.archived)),)
-
-
-def _no_run(state: HeadState, what: str) -> None:
+def _check_no_run(state: HeadState, action: str) -> None:
     if state.run is not None:
-        raise RunConflict(f"A run is open; {what} has to wait until it ends.")
+        raise RunConflict(f"A run is open; {action} has to wait until it ends.")
 
 
 def _rewound(
     state: HeadState, here: _At, event: ConversationRewound, look: Lookup
 ) -> Sequence[Change]:
-    _no_run(state, "undo")
+    _check_no_run(state, "undo")
     if not state.stretch_from <= event.to < here.seq:
         raise InvalidInput(
             f"Undo reaches back to seq {state.stretch_from}, where the last compaction stands, not to {event.to}.",
@@ -438,27 +460,24 @@ def _rewound(
             f"Nothing stands after seq {event.to}; there is nothing to undo."
         )
     state.revision = state.epoch = state.turns = here.seq
-    return KillRows(event.to, here.seq), Recount(event.to)
+    return KillRows(reach(event), here.seq), Recount(reach(event))
 
 
 def _cleared(
-    state: HeadState,
-    here: _At,
-    event: ConversationCleared,  # noqa: ARG001
-    look: Lookup,  # noqa: ARG001
+    state: HeadState, here: _At, event: ConversationCleared
 ) -> Sequence[Change]:
-    _no_run(state, "clearing")
+    _check_no_run(state, "clearing")
     state.revision = state.epoch = state.turns = here.seq
     state.context_from = here.seq + 1
-    return KillRows(0, here.seq), Recount(0)
+    return KillRows(reach(event), here.seq), Recount(reach(event))
 
 
 def _restored(
     state: HeadState, here: _At, event: ConversationRestored, look: Lookup
 ) -> Sequence[Change]:
-    _no_run(state, "bringing back")
+    _check_no_run(state, "bringing back")
     kind = look.kind_at(event.of) if 0 < event.of < here.seq else None
-    if kind not in _EDITS or not look.killed_by(event.of):
+    if kind is None or not look.killed_by(event.of):
         raise InvalidInput(
             f"Seq {event.of} is no undo or clear that could be taken back."
         )
@@ -468,53 +487,43 @@ def _restored(
         )
     state.revision = state.epoch = state.turns = here.seq
     state.context_from = state.stretch_covers + 1
-    edit = next(iter(look.edits_since(event.of - 1)), None)
-    after = edit.to if isinstance(edit, ConversationRewound) else 0
+    after = reach(look.edits_since(event.of - 1)[0])
     return ReviveRows(after, event.of), Recount(after)
 
 
-def _ended(
-    state: HeadState,
-    here: _At,
-    event: StretchEnded,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
-    _head_stretch(state, event.stretch)
-    return (_end_stretch(state, here, event.reason),)
-
-
-def _head_stretch(state: HeadState, name: str) -> None:
-    if state.stretch_name != name:
-        raise StretchMoved(
-            f"{name} is not the open stretch of this conversation.",
-            by=state.stretch_name,
+def _check_head_segment(state: HeadState, name: str) -> None:
+    if state.segment_name != name:
+        raise SegmentMoved(
+            f"{name} is not the open segment of this conversation.",
+            by=state.segment_name,
         )
 
 
-def _end_stretch(state: HeadState, here: _At, reason: str) -> EndStretch:
-    ended = EndStretch(
-        state.stretch_name or "", here.seq, here.at, reason, state.stretch_messages
-    )
-    state.stretch, state.stretch_name, state.stretch_messages = 0, None, 0
+def _end_segment(state: HeadState, here: _At, reason: str) -> EndSegment:
+    name = state.segment_name or ""
+    ended = EndSegment(name, here.seq, here.at, reason, state.stretch_messages)
+    state.stretch = 0
+    state.segment_name = None
+    state.stretch_messages = 0
     return ended
 
 
 def _compacted(
     state: HeadState, here: _At, event: ContextCompacted, look: Lookup
 ) -> Sequence[Change]:
-    _head_stretch(state, event.parent)
+    _check_head_segment(state, event.parent)
     if not state.stretch_covers <= event.covers_to < here.seq:
         raise InvalidInput(f"A summary cannot cover up to {event.covers_to} here.")
     check_unedited(look, event.covers_to, event.folded_to)
-    ended = _end_stretch(state, here, "compression")
-    opened = _open_stretch(state, here, event.child, event.parent, event.covers_to)
+    ended = _end_segment(state, here, "compression")
+    opened = _open_segment(state, here, event.child, event.parent, event.covers_to)
     state.revision = state.epoch = here.seq
     state.context_from = max(state.context_from, event.covers_to + 1)
     return ended, opened
 
 
 def check_unedited(look: Lookup, upto: int, since: int) -> None:
-    """Raise HeadMoved if a rewind, clear, restore or erasure after `since` touched a seq <= `upto`."""
+    """Raise HeadMoved if an undo, clear, restore or erasure after `since` changed an event up to `upto`."""
     for edit in look.edits_since(since):
         match edit:
             case ConversationRewound(to=to):
@@ -540,20 +549,12 @@ def _erased(
             raise InvalidInput(f"Seq {seq} holds no text that could be erased.")
     state.revision = state.epoch = here.seq
     erased = EraseBodies(tuple(event.seqs))
-    return (
-        (erased, SetList("title", None)) if look.title_at() in event.seqs else (erased,)
-    )
+    if look.title_at() in event.seqs:
+        return erased, SetList("title", None)
+    return (erased,)
 
 
-def _run_started(
-    state: HeadState, here: _At, event: RunStarted, look: Lookup
-) -> Sequence[Change]:
-    _no_run(state, "another one")
-    state.run = _named(here.run, "run.started")
-    return OpenRun(state.run, here.seq), *_taken(state, here, event.inputs, look)
-
-
-def _taken(
+def _take_inputs(
     state: HeadState, here: _At, inputs: list[int], look: Lookup
 ) -> Sequence[Change]:
     for seq in inputs:
@@ -566,102 +567,18 @@ def _taken(
     return (TakeInputs(tuple(inputs)),) if inputs else ()
 
 
-def _requested(
-    state: HeadState, here: _At, event: ModelRequested, look: Lookup
-) -> Sequence[Change]:
-    _of_run(state, here, event, look)
-    return _taken(state, here, event.inputs, look)
-
-
-def _of_run(
-    state: HeadState,
-    here: _At,
-    event: Event,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
+def _check_run(state: HeadState, here: _At, event: Event) -> None:
     if state.run is None or here.run != state.run:
         raise RunConflict(
             f"Run {here.run} is not open; a {event.kind} cannot be part of it."
         )
-    return ()
 
 
-def _context_opened(
-    state: HeadState,
-    here: _At,
-    event: ContextOpened,  # noqa: ARG001
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
-    state.epoch = here.seq
-    return ()
-
-
-def _run_finished(
-    state: HeadState,
-    here: _At,
-    event: RunFinished,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
+def _run_finished(state: HeadState, here: _At, event: RunFinished) -> CloseRun:
     if state.run is None or here.run != state.run:
         raise RunConflict(f"Run {here.run} is not open; it cannot finish.")
-    state.run, state.turns = None, here.seq
+    state.run = None
+    state.turns = here.seq
     if event.outcome != "completed":
         state.revision = here.seq
-    return (CloseRun(_named(here.run, "run.finished"), here.seq, event.outcome),)
-
-
-def _used(
-    state: HeadState,  # noqa: ARG001
-    here: _At,
-    event: ModelUsed,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
-    return (Spend(here.at, event.usage),)
-
-
-def _run_sealed(
-    state: HeadState,  # noqa: ARG001
-    here: _At,
-    event: RunSealed,  # noqa: ARG001
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
-    return (SealRun(_named(here.run, "run.sealed"), here.seq),)
-
-
-def _due(
-    state: HeadState,
-    here: _At,
-    event: MemoryDue,
-    look: Lookup,  # noqa: ARG001
-) -> Sequence[Change]:
-    if not 0 <= event.upto < here.seq:
-        raise InvalidInput(
-            f"Memories cannot be owed what stands up to {event.upto} by seq {here.seq}."
-        )
-    state.due = here.seq
-    return ()
-
-
-_STEPS: dict[type, Callable[..., Sequence[Change]]] = {
-    ConversationOpened: _opened,
-    ConversationTitled: _titled,
-    ConversationPinned: _pinned,
-    ConversationArchived: _archived,
-    ConversationRewound: _rewound,
-    ConversationCleared: _cleared,
-    ConversationRestored: _restored,
-    StretchEnded: _ended,
-    ContextCompacted: _compacted,
-    ContentErased: _erased,
-    ContextOpened: _context_opened,
-    RunStarted: _run_started,
-    ModelRequested: _requested,
-    ModelUsed: _used,
-    ApprovalAsked: _of_run,
-    MemoryRecalled: _of_run,
-    ToolStarted: _of_run,
-    ToolHanded: _of_run,
-    RunFinished: _run_finished,
-    RunSealed: _run_sealed,
-    MemoryDue: _due,
-}
+    return CloseRun(_required_run(here.run, "run.finished"), here.seq, event.outcome)

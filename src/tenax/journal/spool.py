@@ -1,18 +1,18 @@
-"""The spool: where the output of a run goes while the store is unreachable. It may hold the only copy.
+"""The spool: a file for the output of a run while the store is unreachable. The spool may hold the only copy.
 
-One file per instance, `spool/<instance>/spool`, with its room taken when it is made, because "unreachable" mostly means
-that the disk is full. A record is its length, a checksum and the entry; a length of zero ends the list, and so does a
-record that a killed process did not finish. `write` returns when the record is on disk.
+Every instance has a file `spool/<instance>/spool`. The disk space is reserved at creation, because the usual reason for
+an unreachable store is a full disk. A record consists of the length, a checksum and the entry. The list ends at a
+length of zero, or at a record left unfinished by a killed process. `write` returns when the record is on disk.
 
-Beside it stands `lock`. Its writer holds it for life, and whoever ships a dead instance's spool holds it meanwhile; the
-kernel frees it when the holder dies. A store that is away may think that an instance is dead; the lock knows better.
+Beside the file is a file `lock`. The writer holds the lock for life. A process shipping the spool of a dead instance
+holds the lock meanwhile. The kernel releases the lock when the holder dies. An unreachable store may take a live
+instance for dead; the lock is reliable.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import struct
@@ -25,6 +25,12 @@ from pathlib import Path
 
 import msgspec
 
+from tenax.concurrency import (
+    LockFile,
+    count_forks,
+    refuse_after_fork,
+    sync_directory,
+)
 from tenax.errors import (
     StoreDamaged,
     StoreError,
@@ -32,59 +38,65 @@ from tenax.errors import (
     StoreMisused,
     StoreUnavailable,
 )
-from tenax.journal import guard
 
-__all__ = ["BYTES_MAX", "ROOM_BYTES", "Entry", "Spool", "left"]
+__all__ = ["BYTES_MAX", "ROOM_BYTES", "HeldEvent", "Spool", "left"]
 
 log = logging.getLogger(__name__)
 
 ROOM_BYTES = 8 * 1024 * 1024
-"""Taken from the disk in advance."""
+"""The number of bytes reserved on disk in advance."""
 BYTES_MAX = 256 * 1024 * 1024
-"""No spool grows past this."""
+"""The largest size of a spool in bytes."""
 
-_HEAD = struct.Struct("<II")  # the length of the body, and its checksum
+# The length of the body, and the checksum of the body.
+_HEAD = struct.Struct("<II")
 _END = bytes(_HEAD.size)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PIECE = bytes(1024 * 1024)
 _TRIES = 50
 _PAUSE_SECONDS = 0.01
-_flush = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
-_held: set[str] = set()
-"""The spools that this process holds: a POSIX lock does not keep a process from itself."""
-_holding = threading.Lock()
+# macOS has no `fdatasync`.
+_flush = getattr(os, "fdatasync", os.fsync)
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One event of a run that waits for the store."""
+class HeldEvent(msgspec.Struct, frozen=True):
+    """An event of a run, waiting for the store."""
 
     user: str
     conversation: str
     run: str
     kind: str
     body: bytes
-    """As `events.encode` gives it."""
+    """The bytes from `events.encode`."""
     at: int
-    """Microseconds."""
+    """The time in microseconds since 1970."""
     index: int = 0
-    """0, 1, 2 ... in each run, also after `clear`. Given by the spool, whatever stands here when it is written."""
+    """0, 1, 2 ... within a run, also after `clear`. Set by the spool; `write` ignores the given value."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Entry).decode
+_decode = msgspec.msgpack.Decoder(HeldEvent).decode
 
 
 class Spool:
-    """One instance's spool: its own, to write to; or, from `left`, a dead one's, to ship."""
+    """The spool of an instance: of the process for writing, or of a dead instance (from `left`) for shipping."""
 
-    def __init__(self, folder: Path, instance: str, *, make: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        instance: str,
+        *,
+        make: bool = True,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
         self.instance = instance
+        self._bytes_max = bytes_max
         self._folder = folder / instance
-        self._forks = guard.forks()
+        self._forks = count_forks()
         self._using = threading.Lock()
         self._file = -1
         with _explained(self._folder):
-            self._lock = _make(self._folder) if make else _hold(self._folder)
+            self._lock = _make(self._folder) if make else _lock_spool(self._folder)
             try:
                 self._file = os.open(
                     self._folder / "spool",
@@ -93,47 +105,51 @@ class Spool:
                 )
                 if make:
                     _take_room(self._file)
-                    for each in (self._folder, folder, folder.parent):
-                        _flush_folder(each)
+                    for directory in (self._folder, folder, folder.parent):
+                        sync_directory(directory)
                 entries, self._end = self._scan(os.fstat(self._file).st_size)
             except FileNotFoundError:
-                # begun and not finished, or shipped meanwhile; the lock is ours
+                # The spool was never finished, or was shipped meanwhile. This process holds the lock.
                 _remove_empty(self._folder)
-                self._let_go()
+                self._close_file()
                 raise
             except BaseException:
-                self._let_go()
+                self._close_file()
                 raise
         self._seen = 0
-        self._next = {each.run: each.index + 1 for each in entries}
+        self._next = {entry.run: entry.index + 1 for entry in entries}
 
-    def write(self, entry: Entry) -> None:
-        """Append one entry. It is on disk when this returns; if it raises, the entry is not in the spool."""
+    def write(self, entry: HeldEvent) -> None:
+        """Append an entry. The entry is on disk when the call returns, and not in the spool if the call raises."""
         with self._used():
             index = self._next.get(entry.run, 0)
             body = _encode(msgspec.structs.replace(entry, index=index))
             record = _HEAD.pack(len(body), _checksum(body)) + body + _END
-            if self._end + len(record) > BYTES_MAX:
+            if self._end + len(record) > self._bytes_max:
                 raise StoreFull(
-                    f"The spool {self._folder} has reached its {BYTES_MAX:,} bytes."
+                    f"The spool {self._folder} has reached its {self._bytes_max:,} bytes."
                 )
             _write_at(self._file, record, self._end)
             _flush(self._file)
             self._end += len(record) - len(_END)
             self._next[entry.run] = index + 1
 
-    def read(self) -> list[Entry]:
-        """Every entry, in the order in which they were written."""
+    def read(self) -> list[HeldEvent]:
+        """Return every entry, in the order of writing."""
         with self._used():
             entries, self._seen = self._scan(self._end)
         return entries
 
     def clear(self) -> bool:
-        """Empty it: what was read is in the store. False, and nothing is gone, if more was written since."""
+        """Empty the spool after the read entries are in the store.
+
+        Return `False`, without a change, if there are newer entries.
+        """
         with self._used():
             if self._end > self._seen:
                 return False
-            # Written over rather than cut off: the room stays taken, and the text is gone from the disk.
+            # Overwrite the records instead of truncating the file: the disk space stays reserved, and the text is gone
+            # from the disk.
             for at in range(0, self._end, len(_PIECE)):
                 _write_at(self._file, _PIECE[: self._end - at], at)
             _flush(self._file)
@@ -142,8 +158,8 @@ class Spool:
         return True
 
     def close(self, *, remove: bool) -> None:
-        """Let go of it; and remove it, once nothing in it is needed."""
-        guard.refuse_after_fork(self._forks)
+        """Close the spool and release the lock. `remove` deletes the spool; only for a spool without needed entries."""
+        refuse_after_fork(self._forks)
         with self._using:
             if self._file < 0:
                 return
@@ -153,19 +169,19 @@ class Spool:
                         (self._folder / "spool").unlink(missing_ok=True)
                     _remove_empty(self._folder)
             finally:
-                self._let_go()
+                self._close_file()
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
-        guard.refuse_after_fork(self._forks)
+        refuse_after_fork(self._forks)
         with self._using, _explained(self._folder):
             if self._file < 0:
                 raise StoreMisused("The spool was closed.")
             yield
 
-    def _scan(self, size: int) -> tuple[list[Entry], int]:
-        """The entries in the first `size` bytes, and where they end."""
-        entries: list[Entry] = []
+    def _scan(self, size: int) -> tuple[list[HeldEvent], int]:
+        """Return the entries in the first `size` bytes, and the offset of the end."""
+        entries: list[HeldEvent] = []
         at = 0
         while at + _HEAD.size <= size:
             length, checksum = _HEAD.unpack(os.pread(self._file, _HEAD.size, at))
@@ -192,21 +208,22 @@ class Spool:
             at += _HEAD.size + length
         return entries, at
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        _release(self._folder, self._lock)
+        self._lock.release()
 
 
 def left(folder: Path, alive: Callable[[str], bool]) -> list[Spool]:
-    """The spools under `folder` whose instances are dead and that nobody else ships. Close each, removed once shipped.
+    """Return the spools of dead instances under `folder`, except spools being shipped by another process.
 
-    An empty one is among them too: its instance left nothing, and that is worth knowing.
+    The caller closes every spool, with `remove` after shipping. Empty spools are included: the caller learns that the
+    instance left nothing behind.
     """
     found: list[Spool] = []
     names = (
-        sorted(each.name for each in folder.iterdir() if each.is_dir())
+        sorted(child.name for child in folder.iterdir() if child.is_dir())
         if folder.is_dir()
         else []
     )
@@ -217,10 +234,12 @@ def left(folder: Path, alive: Callable[[str], bool]) -> list[Spool]:
             try:
                 found.append(Spool(folder, name, make=False))
             except StoreMisused:
-                continue  # somebody ships it, or it is not dead after all
+                # Another process ships the spool, or the instance is alive after all.
+                continue
             except FileNotFoundError:
                 continue
-            except StoreError as error:  # it stays, for a person to look at, and does not hold up the others
+            except StoreError as error:
+                # The damaged spool stays for inspection, and does not delay the others.
                 log.warning(
                     "%s", error, extra={"action": "spool_unreadable", "instance": name}
                 )
@@ -235,77 +254,51 @@ def _checksum(body: bytes) -> int:
     return zlib.crc32(body, len(body))
 
 
-def _make(folder: Path) -> int:
-    """Make the folder and take its lock, though a sweep may take an empty one away at any moment."""
+def _make(folder: Path) -> LockFile:
+    """Create the folder and take the lock, although a sweep may remove an empty folder at any moment."""
     for _ in range(_TRIES):
         try:
-            for each in (folder.parent, folder):  # of `parents` none would get the mode
-                each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return _hold(folder)
+            # With `parents`, the parent folder would not get the mode.
+            for path in (folder.parent, folder):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return _lock_spool(folder)
         except FileNotFoundError:
             continue
         except FileExistsError:
-            # otherwise it was there, and is gone since
+            # Otherwise the folder existed and has been removed since.
             if folder.is_file() or folder.parent.is_file():
                 raise
         except StoreMisused:
-            if str(folder.resolve()) in _held or (folder / "spool").exists():
+            if (folder / "spool").exists():
                 raise
             time.sleep(_PAUSE_SECONDS)
     raise StoreMisused(f"The spool {folder} is in use.", hint="leave it to who has it")
 
 
-def _hold(folder: Path) -> int:
-    """Take the lock, or say that somebody has it."""
-    taken = StoreMisused(
-        f"The spool {folder} is in use.", hint="leave it to who has it"
-    )
-    name = str(folder.resolve())
-    with _holding:
-        if name in _held:  # opening and closing the file here would free it
-            raise taken
-        descriptor = os.open(
-            folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+def _lock_spool(folder: Path) -> LockFile:
+    """Lock a spool. Raises `StoreMisused` if another holder has the lock."""
+    lock = LockFile.acquire(folder / "lock", posix=True)
+    if lock is None:
+        raise StoreMisused(
+            f"The spool {folder} is in use.", hint="leave it to who has it"
         )
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            os.close(descriptor)
-            raise taken from None
-        except OSError:
-            os.close(descriptor)
-            raise
-        try:
-            lost = os.stat(folder / "lock").st_ino != os.fstat(descriptor).st_ino  # noqa: PTH116  (beside fstat)
-        except FileNotFoundError:
-            lost = True
-        # it was removed between opening and locking it: this is the lock of nothing
-        if lost:
-            os.close(descriptor)
-            raise taken
-        _held.add(name)
-        return descriptor
-
-
-def _release(folder: Path, descriptor: int) -> None:
-    with _holding:
-        os.close(descriptor)
-        _held.discard(str(folder.resolve()))
+    return lock
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder in which there is no spool (any more)."""
-    # another sweep may be at the same; the next one takes what is left
+    """Remove a folder without a spool."""
+    # Another sweep may remove the folder at the same time. The next sweep removes the rest.
     with contextlib.suppress(OSError):
         (folder / "lock").unlink(missing_ok=True)
         folder.rmdir()
 
 
 def _take_room(file: int) -> None:
-    """Make the file as large as it will mostly be, so that a full disk does not stop it."""
+    """Reserve the usual size of the file, so that a full disk does not stop the spool."""
     if sys.platform == "linux":
         os.posix_fallocate(file, 0, ROOM_BYTES)
-    else:  # not tried
+    else:
+        # This branch is untested.
         for at in range(os.fstat(file).st_size, ROOM_BYTES, len(_PIECE)):
             _write_at(file, _PIECE[: ROOM_BYTES - at], at)
     os.fsync(file)
@@ -318,17 +311,9 @@ def _write_at(file: int, data: bytes, at: int) -> None:
         view, at = view[count:], at + count
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """What the system says, as an error of the store. That something is not there is for the caller."""
+    """Turn an `OSError` into an error of the store. `FileNotFoundError` goes to the caller unchanged."""
     try:
         yield
     except FileNotFoundError:

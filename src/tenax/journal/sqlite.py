@@ -1,10 +1,11 @@
-"""The store as one SQLite file, for one host: APSW, write-ahead log, `synchronous=FULL`.
+"""The store in a SQLite file, for a single host: APSW, write-ahead log, `synchronous=FULL`.
 
-One connection writes, a few read and never wait for it. Processes on one file queue on a lock file before they begin,
-so that none is starved by SQLite's busy handler. The log is copied back by a thread of its own, never by an append.
+A single connection writes. A few connections read and never wait for the writer. The processes of a store queue on a
+lock file before a transaction, so SQLite's busy handler starves no process. A background thread copies the log back
+into the file (checkpoint), never an append.
 
 Files beside `tenax.db`: `-wal` and `-shm` (SQLite's), `-lock` (the queue), `-instances/` (a lock per process),
-`-search` (the index of words), `-witness` (how far the store had come; see `witness.py`).
+`-search` (the search index), `-witness` (the last known state of the store; see `witness.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import queue
 import re
 import shutil
 import threading
+import time
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -27,14 +29,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import apsw
 import msgspec
 
-from tenax.concurrency import started
+from tenax.clock import Timing
+from tenax.concurrency import LockFile, start_thread
 from tenax.errors import (
     CannotOpen,
     StoreBusy,
     StoreDamaged,
     StoreError,
     StoreFull,
-    StoreMisused,
     StoreUnavailable,
 )
 from tenax.journal import guard
@@ -49,18 +51,20 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock, Ids
     from tenax.journal.plan import Key
-    from tenax.journal.store import Row, Tx
+    from tenax.journal.store import SqlRow, Tx
 
 __all__ = ["SqliteStore", "SqliteTx"]
 
 LIBRARY_MIN = (3, 51, 3)
 APPLICATION_ID = 0x546E7831  # "Tnx1"
 PAGE_SIZE = 4096
-BUSY_SECONDS = 10.0
 READERS_MAX = 8
 CHECKPOINT_PAGES = 4000
-IDLE_SECONDS = 5.0
 POLL_SECONDS = 0.005
+_IDENTITY_SECONDS = 1.0
+_SURE_SECONDS = 60.0
+"""The time between two looks of a reader while the process watches for commits of other processes."""
+_UNSURE_SECONDS = 1.0
 _SQL = statements("sqlite")
 _CHUNKS = (64, 32, 16, 8, 4, 2, 1)
 _VALUES = re.compile(r"\bvalues (\([^)]*\))")
@@ -68,13 +72,12 @@ _PARAMETER = re.compile(r":\w+")
 _INCREMENTAL = 2
 _WAL_HEADER_BYTES = 32
 _WAL_FRAME_BYTES = 24
-_LOG_CHUNK = 65_536  # SQLite writes less than 128 KiB at a time
-_living: set[str] = set()
-"""Instances of this process. Their lock files are never opened a second time: closing one would drop the lock."""
+# SQLite writes less than 128 KiB at a time.
+_LOG_CHUNK = 65_536
 
 
 class SqliteStore(Store):
-    """One file, many processes, one host."""
+    """A store in a single file, for many processes on the same host."""
 
     one_host = True
 
@@ -86,18 +89,19 @@ class SqliteStore(Store):
         *,
         patience: float = 30.0,
         vfs: str | None = None,
+        timing: Timing = Timing(),
     ) -> None:
-        super().__init__(clock, ids, patience)
-        # SQLite keeps its log beside the target of a link, so everything else lies there too.
+        super().__init__(clock, ids, patience, timing)
+        # SQLite keeps the log beside the target of a link, so every other file lies there too.
         self.path = path.resolve() if path.is_symlink() else path
         self._name = str(self.path)
         self._vfs = vfs
-        self._forks = guard.forks()
-        self._boot = clock.boot_id()
+        self.life = self.boot = clock.boot_id()
+        self.connected_since = clock.monotonic()
         self._write_lock = threading.Lock()
         self._writer: apsw.Connection | None = None
         self.execute: Callable[..., apsw.Cursor]
-        """A statement on the connection that writes, in its turn."""
+        """Runs a statement on the write connection. Only for the thread with the turn to write."""
         self._idle: queue.LifoQueue[apsw.Connection] = queue.LifoQueue()
         self._generation = 0
         self._generations: dict[int, int] = {}
@@ -107,15 +111,12 @@ class SqliteStore(Store):
         self._to_keep: dict[Key, HeadState] = {}
         self._unflushed = False
         self._pin: apsw.Connection | None = None
-        self._since = clock.monotonic()
-        self._closed = threading.Event()
-        self._instance: str | None = None
         self._instance_told = ""
-        self._instance_file: int | None = None
+        self._instance_lock: LockFile | None = None
         self._threads: dict[str, threading.Thread] = {}
         self._threads_lock = threading.Lock()
         self._checkpoint_due = threading.Event()
-        self.hub.on_first = self._watch
+        self.wakeups.on_first = self._watch
         self._file_id: tuple[int, int] | None = None
         self._queue_lock = self._prepare()
         if self.path != path:
@@ -124,13 +125,13 @@ class SqliteStore(Store):
         try:
             self._open_store()
         except BaseException:
-            self._let_go()
+            self._close_engine()
             raise
 
     # -- opening ---------------------------------------------------------------------------------------------
 
     def _prepare(self) -> _QueueLock | None:
-        version = tuple(int(each) for each in apsw.sqlite_lib_version().split("."))
+        version = tuple(int(number) for number in apsw.sqlite_lib_version().split("."))
         if version < LIBRARY_MIN:
             raise CannotOpen(
                 f"This SQLite library is {apsw.sqlite_lib_version()}; before 3.51.3 it can damage a store.",
@@ -155,9 +156,8 @@ class SqliteStore(Store):
                 hint=f"give yourself the right to write in {folder}",
             )
         log = Path(f"{self.path}-wal")
-        if (
-            _size(log) and _size(self.path) <= 1
-        ):  # SQLite takes one byte for nothing, and would delete the log
+        # SQLite treats a file of one byte as empty, and would delete the log.
+        if _size(log) and _size(self.path) <= 1:
             raise CannotOpen(
                 f"{self.path} is missing or empty, and its log is there.",
                 hint=f"put it back, or move {log.name} away to begin anew",
@@ -174,11 +174,11 @@ class SqliteStore(Store):
         return Witness(Path(f"{self.path}-witness"), "", self, self.clock)
 
     def _open_store(self) -> None:
-        """Make or migrate the store. Others that open it at this moment wait."""
+        """Create or migrate the store. Concurrent openers wait."""
         try:
             with self._turn():
                 connection = self._writing(durable=True)
-                # what can be rescued from a store that is refused stays in its files
+                # A refused store must keep its files unchanged, because text may be rescued from the log.
                 _leave_log(connection)
                 self._migrate(connection)
                 self._begin_life(connection)
@@ -196,7 +196,8 @@ class SqliteStore(Store):
         except (
             TypeError,
             ValueError,
-        ) as error:  # a row that has not even the right columns
+        ) as error:
+            # A damaged row may have the wrong columns.
             raise StoreDamaged(
                 f"{self.path} is damaged: {error}.", hint="restore a copy of the store"
             ) from error
@@ -232,7 +233,7 @@ class SqliteStore(Store):
                     first = {
                         "schema": 1,
                         "incarnation": self.ids.append().hex(),
-                        "life": self._boot,
+                        "life": self.boot,
                     }
                     connection.execute(
                         _SQL["put_store"], {**first, "at": self.clock.now_us()}
@@ -240,18 +241,20 @@ class SqliteStore(Store):
                 connection.execute(_SQL["set_schema"], {"schema": number})
 
     def _refuse_truncated(self, connection: apsw.Connection) -> None:
-        """A file that was cut short would take new messages, until a page is asked for that it lacks."""
+        """Raise `StoreDamaged` for a truncated file.
+
+        SQLite would accept new messages in a truncated file until a statement needs a missing page.
+        """
         if self._identity() is None:
             return
-        # No checkpoint shrinks the file below what a reader sees, so all three are of one moment.
+        # No checkpoint shrinks the file below the snapshot of a reader, so the three sizes belong to the same moment.
         with connection:
             pages = int(str(connection.pragma("page_count")))
             if _size(self.path) >= pages * PAGE_SIZE:
                 return
             logged = _logged_pages(Path(f"{self.path}-wal"))
-            have = (
-                _size(self.path) // PAGE_SIZE
-            )  # after the log: a page leaves it only once it is in the file
+            # Read the size after the log: a page leaves the log only once the page is in the file.
+            have = _size(self.path) // PAGE_SIZE
         lost = sum(page not in logged for page in range(have + 1, pages + 1))
         if lost:
             raise StoreDamaged(
@@ -264,7 +267,7 @@ class SqliteStore(Store):
 
     @staticmethod
     def _half_made(connection: apsw.Connection) -> bool:
-        """A process died when it had said what file this is to be, and not yet whose."""
+        """Return whether a process died while creating the file: after `auto_vacuum`, before `application_id`."""
         return (
             connection.pragma("application_id") == 0
             and connection.pragma("auto_vacuum") == _INCREMENTAL
@@ -283,41 +286,45 @@ class SqliteStore(Store):
         if not connection.execute(
             "select 1 from sqlite_schema where name = 'store'"
         ).fetchall():
-            return 0  # a process died while it made the store; the rest is made now
+            # A process died while creating the store. This process creates the rest.
+            return 0
         found = connection.execute(_SQL["store"]).fetchall()
         return int(str(found[0][0])) if found else 0
 
     def _begin_life(self, connection: apsw.Connection) -> None:
-        """Name the life of the store that begins now.
+        """Start a new incarnation after a reboot or in a replaced file.
 
-        After a reboot the last unflushed partials may be missing, and a copy that was put back may lack anything: old
-        numbers may come to mean other things.
+        After a reboot the last unflushed partials may be missing, and a restored copy may lack any event. Old seqs may
+        then belong to new events.
         """
         tx = SqliteTx(connection)
         ((_, incarnation, life),) = tx.run("store")
         self.incarnation, known = self._examine(
             str(incarnation), lambda name, **params: tx.run(name, params)
         )
-        if not self._missing and (life != self._boot or not known):
+        if not self._missing and (life != self.boot or not known):
             with connection:
                 ((_, incarnation, life),) = tx.run("store")
                 self.incarnation = self.ids.append().hex()
                 tx.run(
                     "set_incarnation",
-                    {"incarnation": self.incarnation, "life": self._boot},
+                    {"incarnation": self.incarnation, "life": self.boot},
                 )
             if not known and self.witness is not None:
                 self.witness.begin(self.inode())
 
     def _connect(self) -> apsw.Connection:
-        """A connection. Only who opens the store may make its file: beside an empty one SQLite deletes the log."""
+        """Open a connection.
+
+        Only the opening of the store may create the file, because SQLite deletes the log beside an empty file.
+        """
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
         if self._file_id is None:
             flags |= apsw.SQLITE_OPEN_CREATE
         elif self._identity() != self._file_id:
             self._miss_file()
         connection = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
-        connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+        connection.set_busy_timeout(int(self.timing.turn_seconds * 1000))
         connection.pragma("synchronous", "full")
         connection.pragma("secure_delete", "on")
         connection.pragma("wal_autocheckpoint", 0)
@@ -331,13 +338,13 @@ class SqliteStore(Store):
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self._name)  # noqa: PTH116  (every append asks, and this is the quick way)
+            found = os.stat(self._name)  # noqa: PTH116  (every append calls this, and os.stat is faster)
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
     def _miss_file(self) -> NoReturn:
-        """A file that was deleted can still be written to, and everything would be lost at the end."""
+        """Raise `Trouble`, because a deleted file still accepts writes and loses them when it is closed."""
         gone = StoreUnavailable(
             f"{self.path} was moved, replaced or deleted.", hint="put it back; restart"
         )
@@ -350,7 +357,7 @@ class SqliteStore(Store):
         return SqliteTransaction(self, durable=durable)
 
     def begin(self, *, durable: bool) -> apsw.Connection:
-        """Wait for the turn of this thread and this process, and begin. Raises Trouble."""
+        """Wait for the turn of the thread and of the process, and begin a transaction. Raises `Trouble`."""
         self._write_lock.acquire()
         try:
             self._queue()
@@ -373,7 +380,7 @@ class SqliteStore(Store):
         return connection
 
     def end(self) -> None:
-        """Let the next thread and the next process go on."""
+        """Let the next thread and the next process continue."""
         self._unqueue()
         self._write_lock.release()
 
@@ -421,27 +428,23 @@ class SqliteStore(Store):
         del self._generations[id(connection)]
         _shut(connection)
 
-    def _check_use(self) -> None:
-        if self._closed.is_set():
-            raise StoreMisused("The store was closed.")
-        guard.refuse_after_fork(self._forks)
-
     def _queue(self) -> None:
-        """Queue with the writers of other processes."""
+        """Queue behind the writers of other processes."""
         lock = self._queue_lock
         if lock is None:
             return
         try:
             fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            seconds = self.timing.turn_seconds
             try:
-                waited = lock.wait(BUSY_SECONDS)
+                waited = lock.wait(seconds)
             except OSError as error:
                 raise Trouble(
                     StoreBusy(f"{self.path} cannot be waited for: {error.strerror}.")
                 ) from error
             if not waited:
-                kept = f"Another process has kept {self.path} locked for {BUSY_SECONDS:.0f} seconds."
+                kept = f"Another process has kept {self.path} locked for {seconds:.0f} seconds."
                 raise Trouble(StoreBusy(kept)) from None
 
     def _unqueue(self) -> None:
@@ -459,33 +462,24 @@ class SqliteStore(Store):
     def judge(
         self, error: apsw.Error | UnicodeDecodeError, *, committing: bool
     ) -> Trouble:
-        """What an error of SQLite means. A commit that failed may still come back after a crash."""
+        """Translate a SQLite error into a `Trouble`. A failed commit may still take effect after a crash."""
         where, said = self.path, _said(error)
         self._unflushed = self._unflushed or committing
         found: StoreError
-        lasting = False
+        lasting = True
         match error:
             case apsw.BusyError() | apsw.LockedError():
                 found = StoreBusy(f"{where} is kept busy by others.")
+                lasting = False
             case apsw.FullError():
-                found, lasting = (
-                    StoreFull(
-                        f"There is no room left for {where}.",
-                        hint="free some disk space",
-                    ),
-                    True,
+                found = StoreFull(
+                    f"There is no room left for {where}.", hint="free some disk space"
                 )
             case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
-                found, lasting = (
-                    StoreUnavailable(f"{where} cannot be written to: {said}."),
-                    True,
-                )
+                found = StoreUnavailable(f"{where} cannot be written to: {said}.")
             case apsw.CorruptError() | apsw.NotADBError():
-                found, lasting = (
-                    StoreDamaged(
-                        f"{where} is damaged: {said}.", hint="run: tenax doctor"
-                    ),
-                    True,
+                found = StoreDamaged(
+                    f"{where} is damaged: {said}.", hint="run: tenax doctor"
                 )
             case (
                 apsw.IOError()
@@ -494,29 +488,30 @@ class SqliteStore(Store):
                 | apsw.CantOpenError()
             ):
                 found = StoreUnavailable(f"{where} does not answer: {said}.")
+                lasting = False
             case _:
-                found, lasting = (
-                    StoreDamaged(
-                        f"{where} was not as expected: {said}.",
-                        hint="run: tenax doctor",
-                    ),
-                    True,
+                found = StoreDamaged(
+                    f"{where} was not as expected: {said}.", hint="run: tenax doctor"
                 )
         return Trouble(found, unknown=committing, lasting=lasting)
 
     def recover(self, trouble: Trouble) -> None:
-        """After a failed commit no connection of this process is trusted: all are closed, and opened again."""
+        """Close every connection of the process, because none can be trusted after a failed commit.
+
+        Connections reopen on demand.
+        """
         if isinstance(trouble.error, StoreBusy) and not trouble.unknown:
             return
         with self._write_lock:
             self._drop_connections()
-            self._since = self.clock.monotonic()
+            self.connected_since = self.clock.monotonic()
 
     def _flush_again(self, connection: apsw.Connection) -> None:
-        """Write the log once more, and flush it, before anything in it is taken for stored.
+        """Write and flush the whole log again, before any of its events count as stored.
 
-        A flush has failed. What it should have flushed can still be read, but the system counts it as clean and never
-        writes it: the next flush would succeed, and a power loss would take it, and all that follows it in the log.
+        After a failed flush the unflushed data can still be read, but the kernel counts the data as clean and never
+        writes it. The next flush would succeed, and a power loss would take the data and everything after it in the
+        log.
         """
         flags = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE
         try:
@@ -547,7 +542,7 @@ class SqliteStore(Store):
             del self._generations[id(connection)]
             _shut(connection)
 
-    # -- what a group has to know ----------------------------------------------------------------------------
+    # -- the state for a group -------------------------------------------------------------------------------
 
     def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
         sure = (
@@ -577,13 +572,13 @@ class SqliteStore(Store):
     def _heads_of(
         self, tx: Tx, nums: list[int], keys: Collection[Key]
     ) -> dict[Key, HeadState]:
-        """Return the heads with these numbers that belong to one of these conversations."""
+        """Return the heads with the given numbers, limited to the given conversations."""
         if not nums:
             return {}
         if len(nums) == 1:
             rows = tx.run("head_of", tuple(nums))
         else:
-            rows = tx.run("heads", (msgspec.json.encode(nums).decode(),))
+            rows = tx.run("heads", {"nums": self.as_list(nums)})
         found: dict[Key, HeadState] = {}
         for schema, owner, name, num, *columns in rows:
             if schema != SCHEMA_VERSION:
@@ -592,7 +587,7 @@ class SqliteStore(Store):
             if key not in keys:
                 continue
             found[key] = state = HeadState(num, name, owner, *columns)
-            state.stretch_name = self.stretch_name(tx, state.stretch)
+            state.segment_name = self.segment_name(tx, state.stretch)
         return found
 
     def keep(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:
@@ -603,9 +598,9 @@ class SqliteStore(Store):
         self._to_keep = states
 
     def committed(self) -> None:
-        """Keep the heads for as long as nothing else is written: SQLite counts every commit, also others'.
+        """Cache the heads until the next foreign write. SQLite counts every commit, also of other processes.
 
-        Called while the transaction still has its turn: an instant later another thread may have written.
+        Call the method while the transaction still has the turn: a moment later another thread may have written.
         """
         if self._writer is None or not self._to_keep:
             return
@@ -615,36 +610,24 @@ class SqliteStore(Store):
         self._heads.update(self._to_keep)
         self._heads_at = now
 
-    def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
-        tx.run("wake_readers", (msgspec.json.encode(nums).decode(), follows))
+    def as_list(self, numbers: Sequence[int]) -> str:
+        return msgspec.json.encode(numbers).decode()
 
-    def now(self, tx: Tx) -> float:  # noqa: ARG002  (the clock is the machine's)
+    def now(self, tx: Tx) -> float:  # noqa: ARG002  (uses the clock of the machine)
         return self.clock.monotonic()
-
-    def connected_since(self) -> float:
-        return self._since
-
-    def life(self) -> str:
-        return self._boot
-
-    def boot(self) -> str:
-        return self._boot
 
     def inode(self) -> int:
         found = self._identity()
         return found[1] if found else 0
 
-    def digests(self, ask: Callable[..., list[Row]], places: list[int]) -> list[Row]:
-        return ask("digests", places=msgspec.json.encode(places).decode())
-
     # -- instances -------------------------------------------------------------------------------------------
 
     def live(self) -> str:
-        # without its row nobody hands in what this process leaves
+        # Without the row of the instance, no process would store the output left behind by a crash of this process.
         if self._instance_told != self._instance:
             with self._write_lock:
                 if self._instance is None:
-                    self._hold(self.ids.instance())
+                    self._hold_instance(self.ids.instance())
             instance = {
                 "id": self._instance,
                 "host": platform.node(),
@@ -654,41 +637,26 @@ class SqliteStore(Store):
             self._instance_told = self._instance or ""
         return self._instance_told
 
-    def _hold(self, instance: str) -> None:
-        """Take the lock that says this process is alive."""
+    def _hold_instance(self, instance: str) -> None:
+        """Take the lock of the instance. The lock proves that the process is alive."""
         folder = self._instances
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(
-                folder / instance, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
-            )
+            lock = LockFile.acquire(folder / instance, posix=True)
         except OSError as error:
             raise StoreUnavailable(
                 f"{folder} cannot be written to: {error.strerror}."
             ) from error
-        fcntl.lockf(descriptor, fcntl.LOCK_EX)
-        _living.add(instance)
-        self._instance_file, self._instance = descriptor, instance
+        if lock is None:
+            raise StoreUnavailable(f"{folder / instance} was locked or removed.")
+        self._instance_lock, self._instance = lock, instance
 
     @property
     def _instances(self) -> Path:
         return Path(f"{self.path}-instances")
 
     def alive(self, tx: Tx, instance: str) -> bool:  # noqa: ARG002  (the lock is a file)
-        if instance in _living:
-            return True
-        try:
-            descriptor = os.open(self._instances / instance, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        else:
-            return False
-        finally:
-            os.close(descriptor)
+        return LockFile.is_held(self._instances / instance, posix=True)
 
     # -- threads ---------------------------------------------------------------------------------------------
 
@@ -702,10 +670,13 @@ class SqliteStore(Store):
             self._checkpoint_soon()
         return apsw.SQLITE_OK
 
-    def _start(
+    def _start_background(
         self, name: str, work: Callable[[], None], wanted: Callable[[], bool]
     ) -> None:
-        """Have this done by a thread of its own, while it is wanted. One that is at it sees for itself that it is."""
+        """Start a background thread for `work` unless one is running.
+
+        A running thread checks `wanted()` again before it ends, so no request is lost.
+        """
 
         def run() -> None:
             goes_on = True
@@ -723,20 +694,23 @@ class SqliteStore(Store):
 
         with self._threads_lock:
             if name not in self._threads and not self._closed.is_set():
-                thread = started(run, f"tenax-{name}")
-                if thread is not None:  # otherwise whoever asks next tries again
+                thread = start_thread(run, f"tenax-{name}")
+                # Without a thread, the next request tries again.
+                if thread is not None:
                     self._threads[name] = thread
 
     def _checkpoint_soon(self) -> None:
         self._checkpoint_due.set()
-        self._start("checkpoint", self._checkpoint, self._checkpoint_due.is_set)
+        self._start_background(
+            "checkpoint", self._checkpoint, self._checkpoint_due.is_set
+        )
 
     def _checkpoint(self) -> None:
-        """Copy the log back into the file while others write."""
+        """Copy the log back into the file while writers continue."""
         connection: apsw.Connection | None = None
         try:
             while not self._closed.is_set():
-                busy = self._checkpoint_due.wait(IDLE_SECONDS)
+                busy = self._checkpoint_due.wait(self.timing.checkpoint_idle_seconds)
                 self._checkpoint_due.clear()
                 if not busy:
                     return
@@ -745,20 +719,21 @@ class SqliteStore(Store):
                         connection = self._connect()
                         connection.set_busy_timeout(0)
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                    # Writers went on meanwhile. The little that they added is copied while they wait, so that the
-                    # log starts over in the same file: growing it would make every commit flush metadata too.
+                    # Writers continued meanwhile. The few new pages are copied while the writers wait, so that the log
+                    # starts over in the same file: a growing log would make every commit flush metadata too.
                     with self._write_lock, self._turn():
                         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
                 except (
                     apsw.Error,
                     Trouble,
-                ) as error:  # it is tried again; the log only grows meanwhile
+                ) as error:
+                    # The next checkpoint tries again. Until then the log only grows.
                     self._doubt(error)
         finally:
             _shut(connection)
 
     def _doubt(self, error: Exception) -> None:
-        """After a failed checkpoint: the flush that failed may have been to harden partials in the log."""
+        """Handle a failed checkpoint: the failed flush may have been the flush of partials in the log."""
         if isinstance(error, apsw.BusyError | apsw.LockedError | Trouble):
             return
         self._unflushed = True
@@ -766,23 +741,25 @@ class SqliteStore(Store):
             self._keep_log()
 
     def _keep_log(self) -> None:
-        """Keep the log whole until every process has let go of the store: the next one copies all of it back.
+        """Keep the log complete until every process has closed the store. The next opening copies the whole log back.
 
-        It may also have been the flush of the file. SQLite would copy the rest again, but not what it had copied in
-        part before, unflushed; once the log starts over, a power loss takes that. While somebody reads it cannot.
+        The failed flush may also have been the flush of the file. SQLite would copy the remaining pages again, but not
+        the pages copied before without a flush. A power loss would take those pages once the log has started over. The
+        log cannot start over during an open read transaction.
         """
         pin: apsw.Connection | None = None
         try:
             pin = self._connect()
             _leave_log(pin)
             pin.execute("begin; select count(*) from store").fetchall()
-        except (apsw.Error, Trouble):  # the next checkpoint that fails tries again
+        except (apsw.Error, Trouble):
+            # The next failed checkpoint tries again.
             _shut(pin)
         else:
             self._pin = pin
 
     def scrub(self) -> bool:
-        """Empty the log, so that no older copy of a page is left in it."""
+        """Empty the log, so that no older copy of a page is left in the log."""
         if self._pin is not None:
             return False
         try:
@@ -797,42 +774,58 @@ class SqliteStore(Store):
         return True
 
     def announce(self, nums: Sequence[int]) -> None:
-        """Other processes see the file change by themselves."""
+        """Do nothing, because other processes see the file change."""
 
     def _watch(self) -> None:
-        self._start("watch", self._poll, lambda: self.hub.wanted)
+        self._start_background("watch", self._poll, lambda: self.wakeups.wanted)
 
     def _poll(self) -> None:
-        """While somebody listens: notice the commits of other connections. This costs one small read."""
-        connection: apsw.Connection | None = None
-        seen = -1
+        """Notice commits of other processes and wake the listeners of changed conversations.
+
+        The thread runs while there are listeners. `data_version` changes when another connection commits. The thread
+        asks the write connection, because its `data_version` ignores the commits of this process.
+        """
+        wakeups = self.wakeups
+        seen: object = None
+        identity_due = 0.0
+        wakeups.look_seconds = _SURE_SECONDS
         try:
-            while self.hub.wanted and not self._closed.wait(POLL_SECONDS):
-                try:
-                    connection = connection or self._connect()
-                    version = connection.pragma("data_version")
-                except (apsw.Error, Trouble):
-                    _shut(connection)
-                    connection = None
+            while wakeups.wanted and not self._closed.wait(POLL_SECONDS):
+                now = time.monotonic()
+                if now >= identity_due:
+                    identity_due = now + _IDENTITY_SECONDS
+                    if self._identity() != self._file_id:
+                        wakeups.notify(None)
+                # A writing thread holds the lock. The next poll comes soon enough.
+                if not self._write_lock.acquire(blocking=False):
                     continue
-                if version != seen:
-                    seen = version
-                    self.hub.notify(None)
+                try:
+                    heads = None
+                    connection = self._writing(durable=self._synchronous != 1)
+                    version = (id(connection), connection.pragma("data_version"))
+                    if version != seen:
+                        heads = self._heads_now(connection, wakeups.watched)
+                        seen = version
+                except (apsw.Error, Trouble):
+                    continue
+                finally:
+                    self._write_lock.release()
+                if heads is not None:
+                    wakeups.notify_heads(heads)
         finally:
-            _shut(connection)
+            wakeups.look_seconds = _UNSURE_SECONDS
 
-    # -- the end ---------------------------------------------------------------------------------------------
+    def _heads_now(
+        self, connection: apsw.Connection, nums: Sequence[int]
+    ) -> dict[int, int]:
+        if not nums:
+            return {}
+        where = {"nums": self.as_list(nums)}
+        return dict(SqliteTx(connection).run("heads_now", where))
 
-    def close(self) -> None:
-        if self._closed.is_set() or guard.forks() != self._forks:
-            return
-        self.queue.close()
-        if self.witness is not None:
-            self.witness.close()
-        if self._instance is not None:
-            ended = {"id": self._instance, "at": self.clock.now_us()}
-            with contextlib.suppress(StoreError):
-                self.change(lambda tx: tx.run("end_instance", ended))
+    # -- closing ---------------------------------------------------------------------------------------------
+
+    def _close_engine(self) -> None:
         self._closed.set()
         self._checkpoint_due.set()
         with self._threads_lock:
@@ -840,23 +833,18 @@ class SqliteStore(Store):
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
-        self._let_go()
-
-    def _let_go(self) -> None:
         with self._write_lock:
             self._drop_connections()
-            _shut(self._pin)  # the last one: it leaves the log as it is
-        if self._instance_file is not None and self._instance is not None:
-            with contextlib.suppress(OSError):
-                (self._instances / self._instance).unlink()
-            os.close(self._instance_file)
-            _living.discard(self._instance)
+            # Close the pin last: it leaves the log unchanged.
+            _shut(self._pin)
+        if self._instance_lock is not None:
+            self._instance_lock.release(remove=True)
         if self._queue_lock is not None:
             self._queue_lock.close()
 
 
 class SqliteTx:
-    """Statements by name on one connection."""
+    """Named statements on a connection."""
 
     __slots__ = ("_connection", "_execute")
 
@@ -870,7 +858,7 @@ class SqliteTx:
 
     def run(
         self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()
-    ) -> list[Row]:
+    ) -> list[SqlRow]:
         return self._execute(_SQL[name], params).fetchall()
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -893,7 +881,7 @@ class SqliteTx:
 
 
 class SqliteTransaction(SqliteTx):
-    """A write transaction: whole, or not at all. After any error of the engine nothing of it is left."""
+    """A write transaction. An engine error rolls everything back."""
 
     __slots__ = ("_durable", "_store")
 
@@ -932,7 +920,7 @@ class SqliteTransaction(SqliteTx):
 
 
 def _leave_log(connection: apsw.Connection, *, leave: bool = True) -> None:
-    """Closing this connection copies nothing from the log into the file."""
+    """Set whether closing the connection leaves the log alone, without a checkpoint."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(leave))
 
 
@@ -943,7 +931,7 @@ def _roll_back(connection: apsw.Connection) -> None:
 
 @functools.cache
 def _for_rows(name: str, count: int) -> str:
-    """The same insert for several rows at once: the interpreter's lock is let go of once, not for every row."""
+    """Return an insert for several rows at once, to release the interpreter's lock once and not for every row."""
     text = _SQL[name]
     if count == 1:
         return text
@@ -952,21 +940,26 @@ def _for_rows(name: str, count: int) -> str:
 
 
 class _QueueLock:
-    """A lock file that processes wait for in turn. The kernel drops it when its holder dies."""
+    """A lock file with a fair queue of processes. The kernel releases the lock when the holder dies.
+
+    `concurrency.locked` polls. Writers wait in the kernel's queue instead, because polling is not fair: one of eight
+    busy processes would starve.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.descriptor = self._open()
+        self.descriptor = self._open_file()
 
-    def _open(self) -> int:
+    def _open_file(self) -> int:
         return os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     def wait(self, seconds: float) -> bool:
-        """Wait in the kernel's queue. That wait has no bound, so a thread does it, and is left behind if it hangs.
+        """Wait in the kernel's queue for at most `seconds`. Return whether the lock was acquired.
 
-        Raises OSError where there is no room for one more file or thread.
+        The kernel's wait has no timeout, so a background thread waits and is abandoned after the timeout. Raises
+        `OSError` if the system has no room for one more file or thread.
         """
-        descriptor = self._open()
+        descriptor = self._open_file()
         told = threading.Lock()
         state = {"got": False, "left": False}
         done = threading.Event()
@@ -981,12 +974,11 @@ class _QueueLock:
 
         thread = None
         try:
-            thread = started(wait, "tenax-queue")
+            thread = start_thread(wait, "tenax-queue")
             if thread is not None:
                 done.wait(seconds)
-        except (
-            BaseException
-        ):  # Ctrl-C, perhaps while it was being started: who waits gives it back
+        except BaseException:
+            # Ctrl-C may arrive while the thread starts. The waiting thread then closes the descriptor.
             with told:
                 state["left"] = True
                 if state["got"]:
@@ -1008,8 +1000,11 @@ class _QueueLock:
 
 
 def _follow_link(link: Path, path: Path) -> None:
-    """Take over the witness that an earlier version kept beside a link, and drop its index of words: it is made anew."""
-    old, new = (Path(f"{place}-witness") for place in (link, path))
+    """Move the witness of an earlier version from the link to the target, and delete the search index beside the link.
+
+    The search index is rebuilt beside the target.
+    """
+    old, new = (Path(f"{file}-witness") for file in (link, path))
     with contextlib.suppress(OSError):
         if old.exists() and not new.exists():
             shutil.copy(old, new)
@@ -1026,7 +1021,7 @@ def _size(path: Path) -> int:
 
 
 def _logged_pages(log: Path) -> set[int]:
-    """The numbers of the pages that a write-ahead log holds (see "The WAL File Format" of SQLite)."""
+    """Return the numbers of the pages in a write-ahead log (see "The WAL File Format" of SQLite)."""
     found: set[int] = set()
     try:
         with log.open("rb") as file:
@@ -1042,7 +1037,8 @@ def _logged_pages(log: Path) -> set[int]:
 
 def _said(error: apsw.Error | UnicodeDecodeError) -> str:
     if isinstance(error, UnicodeDecodeError):
-        return "a text in it is not UTF-8"  # the error's own words quote the text
+        # The message of the error would quote the text.
+        return "a text in it is not UTF-8"
     return str(error).removeprefix("SQLITE_").strip() or type(error).__name__
 
 

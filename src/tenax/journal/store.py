@@ -1,10 +1,10 @@
-"""What the engines share: one way to commit a group, one way to try again, one way to apply changes.
+"""The part shared by all engines: committing a group, retrying, and applying index changes.
 
-An engine gives connections, transactions, its clock and its verdict on an error. Everything that decides what is
-written stands here and in `plan`, so the engines cannot differ in it.
+An engine provides connections, transactions, a clock and the classification of errors. This module and `plan` decide
+what is written, so the engines cannot differ.
 
-After any engine error the transaction is gone as a whole (a full disk or a failed read ends it, whatever savepoint
-was open), so a group that fails is undone, those already planned included, and tried again one by one.
+An engine error (a full disk, a failed read) ends the whole transaction, even with an open savepoint. So the store rolls
+a failed group back and retries the appends one by one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import abc
 import contextlib
 import functools
 import hashlib
+import threading
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
+from tenax.concurrency import Backoff, count_forks, refuse_after_fork
 from tenax.errors import (
     InvalidInput,
     OutcomeUnknown,
@@ -26,13 +28,12 @@ from tenax.errors import (
     StoreDamaged,
     StoreError,
     StoreIncomplete,
+    StoreMisused,
     TenaxError,
 )
 from tenax.events import PARTIALS, ConversationOpened, Event, Unknown, decode
-from tenax.journal.base import Recorded
+from tenax.journal.base import Lease, Recorded
 from tenax.journal.group import GroupCommit, Waiter
-from tenax.journal.hub import Hub
-from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
 from tenax.journal.row_index import (
     INDEX_VERSION,
@@ -40,14 +41,14 @@ from tenax.journal.row_index import (
     AddAuthor,
     Change,
     CloseRun,
-    EndStretch,
+    EndSegment,
     EraseBodies,
     HeadState,
     KillRows,
     LateOutput,
     Lookup,
     OpenRun,
-    OpenStretch,
+    OpenSegment,
     PutRow,
     Recount,
     ReviveRows,
@@ -56,37 +57,38 @@ from tenax.journal.row_index import (
     Spend,
     TakeInputs,
 )
+from tenax.journal.row_key import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.verify.derive import Derived
 from tenax.journal.verify.rebuild import rebuild
+from tenax.journal.wakeups import Wakeups
 from tenax.journal.witness import CONVERSATIONS_MAX, Missing, Witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from tenax.clock import Clock, Ids
+    from tenax.clock import Clock, Ids, Timing
 
 __all__ = [
     "DAY_US",
-    "FLUSH_SECONDS",
-    "Row",
+    "SqlRow",
     "Store",
     "Trouble",
     "Tx",
     "drop_mentions",
+    "drop_replaced_partials",
     "forget_learned",
     "head_row",
+    "lease_key",
     "recorded",
     "too_new",
 ]
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
+SqlRow = tuple[Any, ...]
 NUMS_MAX = 50_000
 DAY_US = 86_400_000_000
-FLUSH_SECONDS = 0.75
-"""How long partials may be written and not flushed to the disk. With the pause between two appends it stays below a second."""
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _IDS_PAGE = 200
@@ -94,9 +96,9 @@ _CLOCK_SLACK_US = 86_400_000_000
 
 
 class Trouble(Exception):
-    """An engine error, judged. `error` is what a caller is told if it is given up.
+    """A classified engine error. The caller gets `error` if the store gives up.
 
-    `unknown`: the commit may have happened. `lasting`: trying again soon is of no use.
+    `unknown`: the commit may have happened. `lasting`: a retry soon is useless.
     """
 
     def __init__(
@@ -109,139 +111,166 @@ class Trouble(Exception):
 
 
 class Tx(Protocol):
-    """A connection inside a transaction, speaking statements by name."""
+    """A connection inside a transaction. Statements are called by name."""
 
     def run(
         self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()
-    ) -> list[Row]:
-        """Run one statement and fetch all its rows."""
+    ) -> list[SqlRow]:
+        """Run a statement and fetch every row."""
 
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run one statement for each of the rows."""
+        """Run a statement for every row."""
 
 
 class Store(abc.ABC):
-    """One open store: the engine behind every user's `Journal`."""
+    """An open store: the engine behind every user's `Journal`."""
 
     one_host = False
-    """Whoever uses it dies with its host, so a lease need not be flushed: nobody is left to miss it."""
+    """Whether all users of the store are on one host.
 
-    def __init__(self, clock: Clock, ids: Ids, patience: float) -> None:
+    A lease then need not be flushed, because a crash of the host ends them all.
+    """
+
+    def __init__(self, clock: Clock, ids: Ids, patience: float, timing: Timing) -> None:
         self.clock = clock
+        self.timing = timing
         self.ids = ids
         self.patience = patience
-        self.hub = Hub()
+        self.wakeups = Wakeups()
         self.queue = GroupCommit(self._commit, "tenax")
         self.incarnation = ""
         self.witness: Witness | None = None
         self._missing: list[Missing] = []
         self.put_back_to = 0
-        """When an incomplete store was last written to, in microseconds; 0 if it is empty."""
+        """The time of the last write to an incomplete store, in microseconds; 0 if the store is empty."""
         self._last_facts: dict[int, int] = {}
-        """The last fact that the store is known to have had, by conversation: from its witness, and from this process."""
+        """The last fact seen by the witness or the process, by conversation."""
         self.proved: dict[int, list[tuple[int, int]]] = {}
-        """By conversation: the ranges of events, after a seq up to a seq, that this process has proved. None touches another."""
+        """The disjoint ranges of checked events (after a seq, up to a seq), by conversation."""
         self._nums: dict[Key, int] = {}
-        """The numbers of conversations. A store that is put back gives the numbers of lost ones to others, so whoever reads by
-        a number from here asks the store whether it is still of that conversation."""
-        self._stretches: dict[int, str] = {}
+        """The numbers of conversations. A restored store may give a number to a different conversation, so every
+        statement with a cached number also checks the owner and the id."""
+        self._segment_names: dict[int, str] = {}
+        self.life = ""
+        """The name of the period in which the store's clock runs and unflushed writes survive."""
+        self.boot = ""
+        """The present value for the column `life` of the store's row."""
+        self.connected_since = 0.0
+        """When the process last connected, on the store's clock."""
+        self._instance: str | None = None
+        """The instance of the process, once the instance is locked."""
+        self._forks = count_forks()
+        self._closed = threading.Event()
         self._unflushed_since: float | None = None
-        """When the first partial was written that no flush has taken to the disk yet."""
+        """The time of the first unflushed partial."""
         self.reach: Callable[[str], None] | None = None
         """Named failure points of a commit, for tests: begin, load, write, commit, committed."""
 
-    # -- what an engine gives --------------------------------------------------------------------------------
+    # -- provided by an engine -------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def transaction(self, *, durable: bool = True) -> AbstractContextManager[Tx]:
-        """A write transaction. Leaving it commits; an error in it undoes it. Raises Trouble."""
+        """Open a write transaction. The transaction commits at the end and rolls back on an error. Raises `Trouble`."""
 
     @abc.abstractmethod
     def reading(self) -> AbstractContextManager[Tx]:
-        """A connection to read from, for no longer than a page. Raises Trouble."""
+        """Open a read connection, for a page at most. Raises `Trouble`."""
 
     @abc.abstractmethod
     def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
-        """The heads of these conversations, locked until the transaction ends. Checks the schema's version."""
+        """Return the heads of the conversations, locked until the transaction ends. Check the schema version."""
 
     def keep(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:  # noqa: B027
-        """The transaction that ends now stores these heads. An engine that can tell when somebody else writes may
-        keep them once it has committed, but for those that were counted again in the store.
+        """Offer the stored heads of the transaction for caching.
+
+        An engine able to notice foreign writes may cache the heads after the commit, except the recounted heads.
         """
 
     @abc.abstractmethod
-    def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
-        """Mark the readers that follow this in these conversations as behind."""
+    def as_list(self, numbers: Sequence[int]) -> object:
+        """Return numbers as a parameter of a statement that takes a list."""
 
     @abc.abstractmethod
     def now(self, tx: Tx) -> float:
-        """The store's clock, in seconds: the same for everybody who uses this store."""
+        """Return the store's clock in seconds. All users of the store share it."""
 
     @abc.abstractmethod
     def alive(self, tx: Tx, instance: str) -> bool:
-        """Whether this instance still holds its lock."""
+        """Return whether the instance still holds its lock."""
 
     @abc.abstractmethod
     def live(self) -> str:
-        """Hold the lock of an instance of our own; its id. Made when first needed."""
+        """Return the id of the process's instance. The first call registers and locks the instance."""
 
     @abc.abstractmethod
     def recover(self, trouble: Trouble) -> None:
-        """Get ready to try again after trouble: reopen, reconnect."""
+        """Prepare a retry: reopen the file or reconnect."""
 
     @abc.abstractmethod
     def announce(self, nums: Sequence[int]) -> None:
-        """Tell other processes that these conversations have moved. A hint."""
+        """Hint to other processes that the conversations have new events."""
 
     @abc.abstractmethod
     def scrub(self) -> bool:
-        """Make sure that nothing deleted is left in any file. False if something still has to be waited for."""
+        """Remove deleted text from every file. Return `False` if some text has to wait."""
+
+    def lock_all(self, tx: Tx) -> None:  # noqa: B027  (SQLite has a single writer anyway)
+        """Block all other writers until the transaction ends."""
 
     @abc.abstractmethod
-    def connected_since(self) -> float:
-        """When this process was last (re)connected, on the store's clock."""
+    def _close_engine(self) -> None:
+        """Mark the store as closed, stop its threads and close its connections."""
 
-    def lock_all(self, tx: Tx) -> None:  # noqa: B027  (SQLite has one writer as it is)
-        """Keep every other writer out until the transaction ends."""
+    # -- opening and closing ---------------------------------------------------------------------------------
 
-    @abc.abstractmethod
-    def life(self) -> str:
-        """Names the stretch of time in which the store's clock and its unflushed writes live on."""
-
-    @abc.abstractmethod
     def close(self) -> None:
-        """Commit what waits, and let go."""
+        """Commit waiting appends and close the store."""
+        if self._closed.is_set() or count_forks() != self._forks:
+            return
+        self.queue.close()
+        if self.witness is not None:
+            self.witness.close()
+        if self._instance is not None:
+            ended = {"id": self._instance, "at": self.clock.now_us()}
+            with contextlib.suppress(StoreError):
+                self.change(lambda tx: tx.run("end_instance", ended))
+        self._close_engine()
 
-    # -- what is missing -------------------------------------------------------------------------------------
+    def _check_use(self) -> None:
+        if self._closed.is_set():
+            raise StoreMisused("The store was closed.")
+        refuse_after_fork(self._forks)
+
+    # -- lost events -----------------------------------------------------------------------------------------
 
     @property
     def missing(self) -> list[Missing]:
-        """What the store lacks of what it had stored. While there is something, it is read-only."""
+        """The lost events of the store. The store is read-only until the loss is accepted."""
         if self._missing and self.witness is not None and self.witness.accepted():
             self.look_again()
         return self._missing
 
     def _refuse_incomplete(self) -> None:
-        """Raise Trouble if something is missing that nobody has accepted yet.
+        """Raise `Trouble` for a loss not yet accepted.
 
-        It is asked inside of a transaction: beginning one may have connected to a server that lagged behind.
+        Call the method inside a transaction: opening the transaction may have connected to a lagging server.
         """
         missing = self._missing and self.missing
         if missing:
             error = StoreIncomplete(
-                f"The store lacks events that it had stored, in {_conversations(len(missing))}: an older copy was put "
-                "back, or it is damaged. It takes nothing new until somebody has looked at it.",
+                f"The store has lost events in {_conversations(len(missing))}: an older copy was restored, or the file "
+                "is damaged. The store is read-only until you decide what to do.",
                 hint="restore a newer copy, or see what is missing with: tenax doctor; "
                 "to go on without it: tenax doctor --accept",
             )
             raise Trouble(error, lasting=True)
 
     def failover(self) -> str:
-        """What a failover of the server could lose, in a sentence; empty where there is no server."""
+        """Return a sentence about possible losses after a failover of the server, or an empty string."""
         return ""
 
     def accept_loss(self) -> None:
-        """Go on with the store as it is: what is missing is no longer missed."""
+        """Accept the loss and continue with the remaining events."""
         if not self._missing or self.witness is None:
             return
         incarnation = self.incarnation
@@ -249,7 +278,7 @@ class Store(abc.ABC):
         def once() -> None:
             with self.transaction() as tx:
                 tx.run(
-                    "set_incarnation", {"incarnation": incarnation, "life": self.boot()}
+                    "set_incarnation", {"incarnation": incarnation, "life": self.boot}
                 )
 
         self._persist(once, self.patience)
@@ -263,18 +292,18 @@ class Store(abc.ABC):
                 f"The witness of the store cannot be written: {error.strerror}.",
                 hint="give yourself the right to write in its folder",
             ) from error
-        # A connection that was made meanwhile has found the same loss under the new incarnation.
+        # A connection opened in the meantime has found the same loss under the new incarnation.
         self._missing, self.incarnation = [], incarnation
         self._forget_numbers()
         self._last_facts = {num: head.facts for num, head in heads.items()}
 
     def _examine(
-        self, incarnation: str, ask: Callable[..., list[Row]]
+        self, incarnation: str, ask: Callable[..., list[SqlRow]]
     ) -> tuple[str, bool]:
-        """Compare the store with its witness. The incarnation to read it under, and whether its file is the known one.
+        """Compare the store with the witness. Return the incarnation to use, and whether the file is the known file.
 
-        One that lacks something gets another incarnation, so that nobody takes its numbers for those they had. Nothing is
-        written to it: every process works out the same one.
+        An incomplete store gets a new incarnation, so no reader confuses new seqs with earlier seqs. The new
+        incarnation is not stored: every process computes the same value.
         """
         self._forget_numbers()
         if self.witness is None:
@@ -292,48 +321,48 @@ class Store(abc.ABC):
         return incarnation, inode == self.inode()
 
     def look_again(self) -> None:
-        """Compare the store with its witness once more. Where the store cannot be read, all stays as it is."""
+        """Compare the store with the witness again. Change nothing if the store cannot be read."""
         with contextlib.suppress(StoreError, Trouble), self.reading() as tx:
             self._look_again(tx)
 
-    def read_digests(self, places: list[int]) -> list[Row]:
-        """Place and digest of the events at these places, asked once. Raises StoreError."""
+    def read_digests(self, row_keys: list[int]) -> list[SqlRow]:
+        """Return row key and digest of the events at the row keys. Raises `StoreError` at the first failure."""
         try:
             with self.reading() as tx:
-                return self.digests(lambda name, **params: tx.run(name, params), places)
+                return self.digests(
+                    lambda name, **params: tx.run(name, params), row_keys
+                )
         except Trouble as trouble:
             raise trouble.error from trouble
 
     def _look_again(self, tx: Tx) -> None:
-        """Compare the store with its witness once more, under the incarnation that the store has now."""
+        """Compare the store with the witness again, under the present incarnation of the store."""
         ((_, incarnation, _),) = tx.run("store")
         self.incarnation, _ = self._examine(
             str(incarnation), lambda name, **params: tx.run(name, params)
         )
 
     def _forget_numbers(self) -> None:
-        """Forget what numbers mean: the store may have gone back, and they may come to mean something else.
+        """Drop all cached numbers, because a restored store may reuse them.
 
-        The dicts are replaced, not emptied: other threads may be reading from them.
+        The dicts are replaced, not cleared, because other threads may be reading them.
         """
         self._nums = {}
-        self._stretches = {}
+        self._segment_names = {}
         self.proved = {}
         self._last_facts = {}
 
-    @abc.abstractmethod
-    def digests(self, ask: Callable[..., list[Row]], places: list[int]) -> list[Row]:
-        """Place and digest of the events at these places."""
-
-    @abc.abstractmethod
-    def boot(self) -> str:
-        """What `life` in the store's row names now."""
+    def digests(
+        self, ask: Callable[..., list[SqlRow]], row_keys: list[int]
+    ) -> list[SqlRow]:
+        """Return row key and digest of the events at the row keys."""
+        return ask("digests", places=self.as_list(row_keys))
 
     def inode(self) -> int:
-        """Names the file of the store, where it is one."""
+        """Return the inode of the store's file, or 0."""
         return 0
 
-    # -- transactions that try again -------------------------------------------------------------------------
+    # -- transactions with retries ---------------------------------------------------------------------------
 
     def change(
         self,
@@ -342,9 +371,9 @@ class Store(abc.ABC):
         durable: bool = True,
         even_incomplete: bool = False,
     ) -> T:
-        """Run `work` in a transaction. It may be run again, so it has to find its own earlier success.
+        """Run `work` in a transaction. A retry runs `work` again, so `work` must recognise its own earlier success.
 
-        `even_incomplete`: also in a store that lacks something. For who may sign in, never for what was said.
+        `even_incomplete` allows the change in a store with lost events. Only sign-ins use it, never conversations.
         """
 
         def once() -> T:
@@ -356,16 +385,16 @@ class Store(abc.ABC):
         return self._persist(once, self.patience)
 
     def read(self, work: Callable[[Tx], T]) -> T:
-        """Run `work` on a connection for reading. A read that fails is tried again for a short while."""
+        """Run `work` on a read connection. A failed read is retried for a short time."""
 
         def once() -> T:
             with self.reading() as tx:
                 return work(tx)
 
-        return self._persist(once, min(self.patience, 3.0))
+        return self._persist(once, min(self.patience, self.timing.read_seconds))
 
     def num(self, user: str, conversation: str) -> int:
-        """The conversation's number in the store, or 0 if this user has none of that id."""
+        """Return the conversation's number in the store, or 0 if the user has no such conversation."""
         rows = self.query("conversation", owner=user, id=conversation)
         if not rows:
             self.unknow((user, conversation))
@@ -373,55 +402,55 @@ class Store(abc.ABC):
         return self.know((user, conversation), rows[0][0])
 
     def num_before(self, user: str, conversation: str) -> int:
-        """The same, as it was when it was last looked up: for a statement that asks itself whose number it is."""
+        """Return the cached number, or look it up. Only for statements that check the owner."""
         return self._nums.get((user, conversation)) or self.num(user, conversation)
 
-    def stretch_names(self, tx: Tx, nums: Collection[int]) -> Mapping[int, str]:
-        """Names of stretches by their numbers, of these and maybe of others. They never change, so they are kept."""
-        names = self._stretches
+    def segment_names(self, tx: Tx, nums: Collection[int]) -> Mapping[int, str]:
+        """Return a cache of segment names by number, containing at least the given numbers. Names never change."""
+        names = self._segment_names
         missing = [num for num in nums if num and num not in names]
         if missing:
             if len(names) + len(missing) > NUMS_MAX:
-                names = self._stretches = {}
+                names = self._segment_names = {}
                 missing = [num for num in nums if num]
             names.update(self.read_names(tx, missing))
         return names
 
-    def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[Row]:
-        """Numbers and names of these stretches."""
+    def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[SqlRow]:
+        """Return numbers and names of the segments."""
         return [
             (num, name) for num in nums for (name,) in tx.run("stretch_name", (num,))
         ]
 
-    def stretch_name(self, tx: Tx, num: int) -> str | None:
-        """The name of a stretch by its number."""
-        names = self.stretch_names(tx, (num,))
+    def segment_name(self, tx: Tx, num: int) -> str | None:
+        """Return the name of the segment with the given number."""
+        names = self.segment_names(tx, (num,))
         if num and num not in names:
             raise StoreDamaged(
-                "A conversation has lost its open stretch.", hint="run: tenax doctor"
+                "A conversation has lost its open segment.", hint="run: tenax doctor"
             )
         return names.get(num)
 
     def index(self, key: Key, num: int) -> None:
-        """Index a conversation anew that an older version has indexed, and nobody has written to since."""
+        """Rebuild the index of a conversation if an older version of Tenax wrote it."""
 
-        def work(tx: Tx) -> None:
+        def rebuild_stale(tx: Tx) -> None:
             state = self.heads(tx, [key]).get(key)
             if state is not None and state.version != INDEX_VERSION:
                 rebuild(tx, state)
 
         if self.query("stale", num=num, version=INDEX_VERSION):
-            self.change(work)
+            self.change(rebuild_stale)
 
     def forget(self, key: Key) -> None:
-        """The conversation is deleted."""
+        """Drop the cached state of a deleted conversation."""
         num = self._nums.pop(key, None)
         self.proved.pop(num or 0, None)
         if num is not None and self.witness is not None:
             self.witness.forget(num)
 
     def know(self, key: Key, num: int) -> int:
-        """Keep the number of a conversation. It changes only if the store is put back."""
+        """Cache the number of a conversation. The number changes only if an older copy of the store is restored."""
         if self._nums.get(key, num) != num:
             self.unknow(key)
         if len(self._nums) >= NUMS_MAX:
@@ -430,30 +459,33 @@ class Store(abc.ABC):
         return num
 
     def unknow(self, key: Key) -> None:
-        """The conversation has this number no longer."""
+        """Drop the cached number of a conversation."""
         num = self._nums.pop(key, None)
         self.proved.pop(num or 0, None)
 
-    def query(self, name: str, /, **params: Any) -> list[Row]:  # noqa: ANN401  (whatever the statement takes)
-        """One statement, read."""
+    def query(self, name: str, /, **params: Any) -> list[SqlRow]:  # noqa: ANN401  (the parameters of the statement)
+        """Run a read statement."""
         return self.read(lambda tx: tx.run(name, params))
 
     def _persist(self, attempt: Callable[[], T], patience: float) -> T:
+        """Repeat an attempt until it succeeds, for at most `patience` seconds."""
         deadline = self.clock.monotonic() + patience
-        pause = _FIRST_PAUSE
+        backoff: Backoff | None = None
         while True:
             try:
                 return attempt()
             except (UnicodeEncodeError, OverflowError) as error:
                 raise InvalidInput(
-                    "The store cannot hold a number of more than 64 bits, or half of a surrogate pair."
+                    "The store cannot hold a number of more than 64 bits or an unpaired surrogate."
                 ) from error
             except Trouble as trouble:
+                # The backoff is created only here, because nearly every attempt succeeds.
+                backoff = backoff or Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+                pause = backoff.next_pause()
                 if trouble.lasting or self.clock.monotonic() + pause > deadline:
                     raise trouble.error from trouble
                 self.clock.sleep(pause)
                 self.recover(trouble)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     # -- group commit ----------------------------------------------------------------------------------------
 
@@ -461,7 +493,7 @@ class Store(abc.ABC):
         return Waiter(append, self.clock.monotonic() + self.patience, future)
 
     def _commit(self, group: list[Waiter]) -> None:
-        """Settle every waiter of the group. Called by one thread at a time."""
+        """Settle every waiter of the group. Only one thread at a time may call the method."""
         trouble: Trouble | None = None
         try:
             self._attempt(group)
@@ -470,7 +502,7 @@ class Store(abc.ABC):
         except Exception:
             if len(group) == 1:
                 raise
-            # One append was at fault, and its own attempt says so. The others are looked up before they are stored.
+            # One append is at fault and fails again below. The others are looked up before they are stored.
             for waiter in group:
                 waiter.append.repeated = True
         else:
@@ -482,7 +514,7 @@ class Store(abc.ABC):
         for waiter in group:
             try:
                 self._try_again(waiter, trouble)
-            except Exception as error:  # noqa: BLE001  (a surprise ends one append, and its caller is told)
+            except Exception as error:  # noqa: BLE001  (an unexpected error goes to the caller of the append)
                 if not waiter.done:
                     waiter.settle(error)
 
@@ -494,30 +526,31 @@ class Store(abc.ABC):
         return None
 
     def _try_again(self, waiter: Waiter, trouble: Trouble | None) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         looked_up = False
         while not waiter.done:
             if trouble is not None:
-                # An attempt after an unknown outcome begins by looking the append up; one such attempt is made even
-                # where waiting is of no use (a disk that is full), because it may find it stored.
-                use = not trouble.lasting or (
+                # After an unknown outcome, the next attempt first looks the append up. The store makes one such attempt
+                # even if a retry cannot succeed (a full disk), because the append may be stored.
+                retry = not trouble.lasting or (
                     not looked_up and (waiter.append.maybe_stored or trouble.unknown)
                 )
                 looked_up = waiter.append.maybe_stored
                 self._note([waiter], trouble)
-                if not use or self.clock.monotonic() + pause > waiter.deadline:
+                pause = backoff.next_pause()
+                if not retry or self.clock.monotonic() + pause > waiter.deadline:
                     waiter.settle(self._given_up(waiter.append, trouble))
                     return
                 self.clock.sleep(pause)
                 self._recover(trouble)
-                pause = min(pause * 2, _LONGEST_PAUSE)
             trouble = self._tried([waiter])
 
     def _recover(self, trouble: Trouble) -> None:
         try:
             self.recover(trouble)
         except Trouble:
-            return  # still away: the next attempt says so, and is bounded
+            # The store is still unavailable. The next attempt reports the error, and retries end at the deadline.
+            return
 
     @staticmethod
     def _note(group: list[Waiter], trouble: Trouble) -> None:
@@ -530,19 +563,19 @@ class Store(abc.ABC):
         if not append.maybe_stored:
             return trouble.error
         return OutcomeUnknown(
-            f"The store went away while it stored this, and it is not known whether it did: {trouble.error}",
+            f"The store failed during the commit, and it is unknown whether the append was stored: {trouble.error}",
             append_id=append.append_id,
         )
 
     def _flush_is_due(self) -> bool:
-        """Whether partials were written and not flushed for so long that this commit has to flush them."""
+        """Return whether partials have been unflushed for so long that the commit must flush them."""
         now = self.clock.monotonic()
         if self._unflushed_since is None:
             self._unflushed_since = now
-        return now - self._unflushed_since >= FLUSH_SECONDS
+        return now - self._unflushed_since >= self.timing.flush_seconds
 
     def _attempt(self, group: list[Waiter]) -> None:
-        """One transaction for all of them. Outcomes are told only once the commit has returned."""
+        """Store the group in a single transaction. Settle the waiters only after the commit has returned."""
         appends = list(map(_append_of, group))
         batch = Batch()
         reach = self.reach
@@ -574,41 +607,56 @@ class Store(abc.ABC):
             if reach:
                 reach("write")
             self.keep(batch.states, self._store(tx, batch))
+            _release_leases(tx, appends, outcomes, batch)
             if reach:
                 reach("commit")
-        # A flush takes all that was written before it to the disk.
+        # A flush also writes the earlier partials to the disk.
         self._unflushed_since = None if durable else self._unflushed_since
         if reach:
             reach("committed")
         for waiter, outcome in zip(group, outcomes, strict=True):
             waiter.settle(outcome)
         if batch.states:
-            self._moved(batch)
+            self._moved(batch, appends, outcomes)
 
     def _is_older(self, state: HeadState) -> bool:
         return state.facts < self._last_facts.get(state.num, 0)
 
     def _refuse_older(self, tx: Tx, signs: list[HeadState]) -> None:
-        """Compare the store with its witness again if it went back under this process. Raises Trouble if it did.
+        """Compare the store with the witness again if an older copy seems to have been restored. Raises `Trouble`.
 
-        Signs of that are a conversation that lacks facts which it had, and a new one with the number of another.
+        Signs are a conversation with fewer facts than before, and a new conversation with a number that was in use.
         """
         if signs:
             self._look_again(tx)
             self._refuse_incomplete()
-            # Nothing is missed (any more). What was loaded for this attempt may have come from what was known before.
-            raise Trouble(StoreBusy("The store was put back."))
+            # Nothing is missing any more. Retry, because this attempt may have used cached state.
+            raise Trouble(StoreBusy("An older copy of the store was restored."))
 
-    def _moved(self, batch: Batch) -> None:
-        """Tell everybody who should know of what was committed."""
+    def _moved(
+        self,
+        batch: Batch,
+        appends: Sequence[Append],
+        outcomes: Sequence[list[Recorded] | TenaxError],
+    ) -> None:
+        """Give the committed events to the readers, and the new heads to the witness."""
         if len(self._last_facts) > NUMS_MAX:
             self._last_facts.clear()
         for key in batch.moved:
             state = batch.states[key]
             self._last_facts[state.num] = state.facts
-        nums = list(map(_num_of, batch.states.values()))
-        self.hub.notify(nums)
-        self.announce(nums)
+        for key in batch.opened:
+            self.know(key, batch.states[key].num)
+        stored: dict[int, list[Recorded]] = {
+            state.num: [] for state in batch.states.values()
+        }
+        if self.wakeups.followed:
+            for append, outcome in zip(appends, outcomes, strict=True):
+                moved = batch.states.get(append.key)
+                if moved is not None and isinstance(outcome, list):
+                    stored[moved.num] += outcome
+        self.wakeups.deliver(stored)
+        self.announce(list(stored))
         if batch.moved and self.witness is not None:
             self.witness.note(map(batch.states.__getitem__, batch.moved))
 
@@ -618,11 +666,15 @@ class Store(abc.ABC):
         state = loaded.heads.get(append.key)
         if state is not None and state.version != INDEX_VERSION:
             state = loaded.heads[append.key] = rebuild(tx, state)
-        look = _look(tx, append, state) if append.solo else _NOTHING
+        look = _lookup(tx, append, state) if append.solo else _NOTHING
         opener = functools.partial(_open_conversation, tx) if append.opens else None
-        return plan(append, state, loaded, batch, look, opener, self.clock, self.ids)
+        stored = plan(append, state, loaded, batch, look, opener, self.clock, self.ids)
+        if append.release and append.lease is not None:
+            # A later append of the group cannot use the lease any more.
+            loaded.terms[append.user, append.lease.name] = (append.lease.term, None)
+        return stored
 
-    # -- what a group has to know ----------------------------------------------------------------------------
+    # -- loading the state for a group -----------------------------------------------------------------------
 
     def _load(self, tx: Tx, appends: list[Append]) -> Loaded:
         loaded = Loaded()
@@ -640,11 +692,12 @@ class Store(abc.ABC):
         return loaded
 
     def _load_asked(self, tx: Tx, append: Append, loaded: Loaded) -> None:
-        """What this append has to know beyond the head."""
+        """Load the state that the append needs beyond the head."""
         user = append.user
-        if append.lease is not None and (user, append.lease.name) not in loaded.fences:
-            for row in tx.run("fence", {"owner": user, "name": append.lease.name}):
-                loaded.fences[user, append.lease.name] = (row[0], row[1])
+        if append.lease is not None and (user, append.lease.name) not in loaded.terms:
+            where = {"owner": user, "name": append.lease.name}
+            for term, token in tx.run("fence", where):
+                loaded.terms[user, append.lease.name] = (term, token)
         for name in append.names:
             if tx.run("stretch_taken", {"owner": user, "name": name}):
                 loaded.taken.add((user, name))
@@ -654,7 +707,7 @@ class Store(abc.ABC):
             self._load_received(tx, append, loaded)
 
     def _load_appended(self, tx: Tx, append: Append, loaded: Loaded) -> None:
-        """Look for an append by its id. An id holds the time it was made, so there is no need to look far back."""
+        """Look for an append by id. The id contains the creation time, which bounds the search."""
         state = loaded.heads.get(append.key)
         if state is None:
             return
@@ -667,10 +720,10 @@ class Store(abc.ABC):
         )
         made_at = int.from_bytes(append.append_id[:6], "big") * 1000
         while rows := tx.run(name, {"low": low, "high": high, "limit": _IDS_PAGE}):
-            for place, _, append_id in rows:
+            for row_key, _, append_id in rows:
                 if append_id == append.append_id:
                     loaded.appended[append.append_id] = _stored(
-                        tx, state.id, place - ahead, len(append.items)
+                        tx, state.id, row_key - ahead, len(append.items)
                     )
                     return
             high, at, _ = rows[-1]
@@ -682,19 +735,17 @@ class Store(abc.ABC):
         dedup = append.dedup
         assert dedup is not None
         where = {"owner": append.user, "source": dedup.source, "id": dedup.id}
-        for place, count in tx.run("received", where):
-            conversation = tx.run("conversation_of", {"num": place >> SEQ_BITS})
-            found = (
-                _stored(tx, conversation[0][0], place, count)
-                if conversation
-                else Stored([])
-            )
-            loaded.received[append.user, dedup.source, dedup.id] = found
+        for row_key, count in tx.run("received", where):
+            # No events: the conversation was deleted.
+            stored = Stored([])
+            for (name,) in tx.run("conversation_of", {"num": row_key >> SEQ_BITS}):
+                stored = _stored(tx, name, row_key, count)
+            loaded.received[append.user, dedup.source, dedup.id] = stored
 
-    # -- what a group writes ---------------------------------------------------------------------------------
+    # -- writing a group -------------------------------------------------------------------------------------
 
     def _store(self, tx: Tx, batch: Batch) -> Sequence[Key]:
-        """Write it all. Says whose messages had to be counted again."""
+        """Write the batch. Return the conversations with recounted messages."""
         for name, rows in batch.rows.items():
             tx.many(name, rows)
         recount = self._apply(tx, batch) if batch.changes else ()
@@ -713,14 +764,14 @@ class Store(abc.ABC):
         for key in recount:
             _recount(tx, batch.states[key])
         for follows, nums in batch.woken.items():
-            self.wake_readers(tx, nums, follows)
+            tx.run("wake_readers", {"nums": self.as_list(nums), "follows": follows})
         for key, imported in batch.opened.items():
             self._place_cursors(tx, batch.states[key], imported=imported)
         return recount
 
     @staticmethod
     def _place_cursors(tx: Tx, state: HeadState, *, imported: bool) -> None:
-        """Every reader has its place in a new conversation: at its beginning, or after what was imported."""
+        """Place every reader's cursor in a new conversation: at the beginning, or after the import."""
         follows = {"facts": state.facts, "turns": state.turns, "due": state.due}
         tx.run(
             "new_cursors",
@@ -730,7 +781,7 @@ class Store(abc.ABC):
 
     @staticmethod
     def _apply(tx: Tx, batch: Batch) -> list[Key]:
-        """Apply the rarer changes of index rows in order, and say where all messages have to be counted again."""
+        """Apply the rare index changes in order. Return the conversations with messages to recount."""
         for key, change in batch.changes:
             if not isinstance(change, Recount):
                 _apply_one(tx, batch.states[key], change)
@@ -738,10 +789,11 @@ class Store(abc.ABC):
         for key, change in batch.changes:
             if isinstance(change, Recount):
                 state = batch.states[key]
-                if state.stretch_name is None or change.after < state.stretch_from:
+                if state.segment_name is None or change.after < state.stretch_from:
                     recount.append(key)
-                else:  # what the open stretch lost or got back is counted already
-                    state.unanswered = _Look(tx, state.num).first_waiting(())
+                else:
+                    # The changes of the open segment are counted already.
+                    state.unanswered = _StoreLookup(tx, state.num).first_waiting(())
         return recount
 
 
@@ -760,7 +812,6 @@ def _open_conversation(tx: Tx, key: Key, at: int, opened: ConversationOpened) ->
 _append_of: Callable[[Waiter], Append] = attrgetter("append")
 _key_of: Callable[[Append], Key] = attrgetter("key")
 _is_partial: Callable[[Append], bool] = attrgetter("partial")
-_num_of: Callable[[HeadState], int] = attrgetter("num")
 head_row: Callable[[HeadState], tuple[Any, ...]] = attrgetter(
     "num", "head", "facts", "turns", "due", "revision", "epoch", "digest", "run", "stretch", "context_from",
     "unanswered", "messages", "stretch_messages", "stretch_from", "stretch_covers", "listed_at", "version",
@@ -772,7 +823,7 @@ def _conversations(count: int) -> str:
 
 
 def too_new(schema: int) -> SchemaTooNew:
-    """The sentence for a store that a newer Tenax has changed."""
+    """Return the error for a store changed by a newer version of Tenax."""
     return SchemaTooNew(
         f"The store has schema {schema}, and this Tenax knows {SCHEMA_VERSION}: a newer Tenax has changed it.",
         hint="restart with the newer version",
@@ -787,52 +838,53 @@ def _recount(tx: Tx, state: HeadState) -> None:
 
 
 def _count(tx: Tx, state: HeadState, sign: int, where: dict[str, int]) -> None:
-    """Take what an undo has just taken out of the transcript, or has brought back, into account."""
-    found = sign * int(tx.run("count_rows", {**where, "roles": MESSAGE_ROLES})[0][0])
-    state.messages += found
-    state.stretch_messages += found
+    """Adjust the message counts after an undo (sign -1) or a restore (sign 1)."""
+    [(count,)] = tx.run("count_rows", {**where, "roles": MESSAGE_ROLES})
+    state.messages += sign * int(count)
+    state.stretch_messages += sign * int(count)
 
 
-def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901, PLR0912  (one case a change)
-    num = state.num
-    low, _ = bounds(num)
+_STATEMENTS: dict[type, str] = {
+    EndSegment: "end_stretch",
+    OpenRun: "open_run",
+    CloseRun: "close_run",
+    LateOutput: "late_output",
+    SealRun: "seal_run",
+    AddAuthor: "put_author",
+}
+"""The statements of the changes whose fields are the parameters of the statement."""
+
+
+def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901  (one case per change)
+    low, _ = bounds(state.num)
+    own: dict[str, Any] = {"owner": state.user, "num": state.num}
     match change:
         case KillRows(after, by):
-            tx.run("kill_rows", {"after": low + after, "high": low + by, "by": by})
-            _count(tx, state, -1, {"after": low + after, "high": low + by, "dead": by})
+            where = {"after": low + after, "high": low + by, "by": by, "dead": by}
+            tx.run("kill_rows", where)
+            _count(tx, state, -1, where)
         case ReviveRows(after, by):
-            tx.run("revive_rows", {"after": low + after, "high": low + by, "by": by})
-            _count(tx, state, 1, {"after": low + after, "high": low + by, "dead": 0})
+            where = {"after": low + after, "high": low + by, "by": by, "dead": 0}
+            tx.run("revive_rows", where)
+            _count(tx, state, 1, where)
         case TakeInputs(seqs):
             if seqs:
                 tx.many("take_input", [(low + seq,) for seq in seqs])
-        case OpenStretch(name, parent, seq, at, covers_to):
-            where = {
-                "owner": state.user,
-                "name": name,
-                "conversation": num,
-                "parent": parent,
-            }
-            opened = tx.run(
-                "open_stretch", {**where, "at": at, "seq": seq, "covers_to": covers_to}
-            )[0][0]
-            if state.stretch_name == name:
+        case OpenSegment():
+            [(opened,)] = tx.run("open_stretch", {**own, **change._asdict()})
+            if state.segment_name == change.name:
                 state.stretch = opened
-        case EndStretch(name, seq, at, reason, messages):
-            where = {"owner": state.user, "name": name, "reason": reason}
-            tx.run("end_stretch", {**where, "at": at, "seq": seq, "messages": messages})
-        case OpenRun(run, seq):
-            tx.run("open_run", {"num": num, "run": run, "seq": seq})
-        case CloseRun(run, seq, outcome):
-            tx.run(
-                "close_run", {"num": num, "run": run, "seq": seq, "outcome": outcome}
-            )
-        case LateOutput(run):
-            tx.run("late_output", {"num": num, "run": run})
-        case SealRun(run, seq):
-            tx.run("seal_run", {"num": num, "run": run, "seq": seq})
+        case (
+            EndSegment()
+            | OpenRun()
+            | CloseRun()
+            | LateOutput()
+            | SealRun()
+            | AddAuthor()
+        ):
+            tx.run(_STATEMENTS[type(change)], {**own, **change._asdict()})
         case SetList(column, value):
-            tx.run(f"set_{column}", {"num": num, "value": value})
+            tx.run(f"set_{column}", {**own, "value": value})
         case Spend(at, usage):
             cost = 0 if usage.cost is None else round(usage.cost * 1e6)
             took = {
@@ -841,78 +893,123 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901,
                 "cost": cost,
                 "unpriced": int(usage.cost is None),
             }
-            tx.run(
-                "spend", {"owner": state.user, "num": num, "day": at // DAY_US, **took}
-            )
-        case AddAuthor(author):
-            tx.run("put_author", {"num": num, "author": author})
+            tx.run("spend", {**own, "day": at // DAY_US, **took})
         case EraseBodies(seqs):
             for seq in seqs:
                 _erase_body(tx, state.user, low + seq)
                 forget_learned(tx, state.user, low + seq, low + seq)
 
 
-def _erase_body(tx: Tx, user: str, place: int) -> None:
-    """Take a body away, and with it the partials it replaced and the blobs that nothing else names."""
-    for _, body, salt, first in tx.run("body", {"place": place}):
+def _erase_body(tx: Tx, user: str, row_key: int) -> None:
+    """Erase a body, the partials replaced by the body, and the blobs named by no remaining event."""
+    for _, body, salt, first in tx.run("body", {"place": row_key}):
         if body is None:
             return
-        tx.run("erase_body", {"place": place, "body_hash": inner_hash(salt, body)})
+        tx.run("erase_body", {"place": row_key, "body_hash": inner_hash(salt, body)})
         if first is not None:
             between = tx.run(
                 "partials_of",
-                {"low": place >> SEQ_BITS << SEQ_BITS | first, "high": place},
+                {"low": row_key >> SEQ_BITS << SEQ_BITS | first, "high": row_key},
             )
             own = [
-                (each,)
-                for each, _, piece in between
-                if msgspec.json.decode(piece)[0] == first
+                (partial_key,)
+                for partial_key, _, partial_body in between
+                if msgspec.json.decode(partial_body)[0] == first
             ]
             if own:
                 tx.many("drop_partial", own)
-        drop_mentions(tx, user, place, place)
+        drop_mentions(tx, user, row_key, row_key)
+
+
+def _release_leases(
+    tx: Tx,
+    appends: Sequence[Append],
+    outcomes: Sequence[list[Recorded] | TenaxError],
+    batch: Batch,
+) -> None:
+    """Release the leases of runs ending in the group, and drop the partials replaced by facts of the runs."""
+    for append, outcome in zip(appends, outcomes, strict=True):
+        if not append.release or not isinstance(outcome, list):
+            continue
+        state = batch.states.get(append.key)
+        if append.lease is not None:
+            tx.run("release_lease", lease_key(append.user, append.lease))
+        if state is not None:
+            drop_replaced_partials(tx, state.num)
+
+
+def lease_key(user: str, lease: Lease) -> dict[str, Any]:
+    """Return the parameters of a statement on a lease that is still held."""
+    return {
+        "owner": user,
+        "name": lease.name,
+        "fence": lease.term,
+        "token": lease.token,
+    }
+
+
+def drop_replaced_partials(tx: Tx, num: int) -> int:
+    """Drop the partials of a conversation replaced by a later fact. Return the number of dropped partials."""
+    low, high = bounds(num)
+    replaced_at: dict[int, int] = {}
+    dropped: list[tuple[int]] = []
+    for row_key, _, body in tx.run("partials_of", {"low": low, "high": high}):
+        request = msgspec.json.decode(body)[0]
+        if request not in replaced_at:
+            where = {"low": low + request, "high": high, "first": request}
+            [(last_key,)] = tx.run("replaced", where)
+            replaced_at[request] = last_key or 0
+        if row_key < replaced_at[request]:
+            dropped.append((row_key,))
+    if dropped:
+        tx.many("drop_partial", dropped)
+    return len(dropped)
 
 
 def drop_mentions(tx: Tx, user: str, low: int, high: int) -> None:
-    """Forget which blobs these events name, and drop those that no other event names."""
-    hashes = [row[0] for row in tx.run("mentions_at", {"low": low, "high": high})]
+    """Remove the records of the blobs named by the events. Drop blobs named by no remaining event."""
+    mentions = tx.run("mentions_at", {"low": low, "high": high})
     tx.run("delete_mentions", {"low": low, "high": high})
-    for each in hashes:
-        where = {"owner": user, "hash": each}
+    for (blob_hash,) in mentions:
+        where = {"owner": user, "hash": blob_hash}
         if not tx.run("mentioned", where):
             tx.run("drop_chunks", where)
             tx.run("drop_blob", where)
 
 
 def forget_learned(tx: Tx, user: str, low: int, high: int) -> None:
-    """Take away what was remembered from these events, every version of it, and the schedules that they asked for."""
+    """Delete all versions of the memories from the events, and the schedules created by the events."""
     tx.run("change_memory", {"owner": user})
     tx.run("forget_learned", {"owner": user, "low": low, "high": high})
     tx.run("forget_schedules", {"owner": user, "low": low, "high": high})
 
 
-def _stored(tx: Tx, conversation: str, place: int, count: int) -> Stored:
-    """The events of an append that is in the store already. Its partials may have been pruned since."""
-    rows = tx.run("read", {"low": place - 1, "high": place + count - 1, "limit": count})
+def _stored(tx: Tx, conversation: str, row_key: int, count: int) -> Stored:
+    """Return the events of a stored append. Some partials may have been pruned."""
+    rows = tx.run(
+        "read", {"low": row_key - 1, "high": row_key + count - 1, "limit": count}
+    )
     return Stored([recorded(conversation, row) for row in rows])
 
 
-def recorded(conversation: str, row: Row) -> Recorded:
-    """A row of `read` as a value."""
-    place, kind, at, run, body, digest, code = row
+def recorded(conversation: str, row: SqlRow) -> Recorded:
+    """Return a row of the statement `read` as an event."""
+    row_key, kind, at, run, body, digest, code = row
     kind = PARTIALS[code].kind if code else kind
-    return Recorded(conversation, place & ALL_SEQS, kind, at, run, body, digest or b"")
+    return Recorded(
+        conversation, row_key & ALL_SEQS, kind, at, run, body, digest or b""
+    )
 
 
-def _look(tx: Tx, append: Append, state: HeadState | None) -> Lookup:
-    """What `apply` may ask while it plans this append."""
+def _lookup(tx: Tx, append: Append, state: HeadState | None) -> Lookup:
+    """Return the lookup for planning the append."""
     if append.imported:
         return Derived(append.user, append.conversation)
-    return _Look(tx, state.num if state is not None else 0)
+    return _StoreLookup(tx, state.num if state is not None else 0)
 
 
-class _Look:
-    """What a rare event asks, from the store."""
+class _StoreLookup:
+    """Answer the lookups of rare events from the store."""
 
     def __init__(self, tx: Tx, num: int) -> None:
         self._tx = tx
@@ -930,12 +1027,9 @@ class _Look:
             )[0][0]
         )
 
-    def killed_by(self, seq: int) -> int:
-        return int(
-            self._tx.run(
-                "killed_by", {"low": self._low, "high": self._low + seq, "by": seq}
-            )[0][0]
-        )
+    def killed_by(self, seq: int) -> bool:
+        where = {"low": self._low, "high": self._low + seq, "by": seq}
+        return bool(self._tx.run("killed_by", where)[0][0])
 
     def title_at(self) -> int:
         return (
@@ -948,7 +1042,7 @@ class _Look:
     def first_waiting(self, taken: Sequence[int]) -> int:
         where = {"low": self._low, "high": self._high, "limit": len(taken) + 1}
         waiting = [
-            place & ALL_SEQS for (place,) in self._tx.run("waiting", where)
+            row_key & ALL_SEQS for (row_key,) in self._tx.run("waiting", where)
         ] + self._noted
         return next((seq for seq in waiting if seq not in taken), 0)
 
@@ -961,7 +1055,7 @@ class _Look:
     def note(
         self, _seq: int, _kind: str, _event: Event | Unknown, changes: Sequence[Change]
     ) -> None:
-        """Only inputs of the same append are not in the store yet."""
+        """Remember the inputs of the same append, because they are not in the store yet."""
         self._noted += [
             change.seq
             for change in changes
@@ -970,4 +1064,4 @@ class _Look:
 
 
 _NOTHING: Lookup = Derived("", "")
-"""An append that shares its transaction asks nothing."""
+"""The lookup of appends sharing a transaction. Such appends look nothing up."""

@@ -1,23 +1,22 @@
-"""The witness: a small file outside the store that says how far each conversation had come.
+"""The witness: a small file outside the store with the last event of every conversation.
 
-A store cannot prove that nothing is missing at its end: a copy that was put back, a log cut by one flipped bit and a
-standby that lagged behind are each whole in themselves. So every process notes, after a commit, the number and the digest
-of each conversation's last synced event, and writes them to the witness at most once a second. Whoever opens the store
-compares. The file holds no text of anybody.
+A store cannot prove that nothing is missing at its end: a restored copy, a log cut by a flipped bit and a lagging
+standby are all consistent. So every process remembers the seq and the digest of the last synced event of a conversation
+after a commit, and writes both to the witness at most once a second. A process opening the store compares. The file
+contains no text of conversations.
 
-A witness never moves backwards: processes take turns (a lock on the folder), read it again, and keep the larger number of
-each conversation. A larger number replaces another one only if the store still has the event that the other one names: a
-store that was put back under a process grows past it again. Only `accept` begins it anew.
+A witness never moves backwards. Processes take turns with a lock on the folder, read the file again, and keep the
+larger seq per conversation. A larger seq replaces a smaller seq only if the store still has the event of the smaller
+seq, because a store restored under a running process grows past the lost events. Only `accept` starts the witness
+again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import logging
-import os
 import stat
 import threading
 import time
@@ -25,9 +24,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from tenax.concurrency import started
+from tenax.concurrency import locked, start_thread, write_atomically
 from tenax.errors import CannotOpen, StoreError
-from tenax.journal.place import ALL_SEQS, SEQ_BITS, bounds
+from tenax.journal.row_key import ALL_SEQS, SEQ_BITS, bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,26 +34,28 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock
     from tenax.journal.row_index import HeadState
-    from tenax.journal.store import Row, Store
+    from tenax.journal.store import SqlRow, Store
 
-__all__ = ["CONVERSATIONS_MAX", "SAVE_SECONDS", "Missing", "Witness"]
+__all__ = ["CONVERSATIONS_MAX", "Missing", "Witness"]
 
 log = logging.getLogger(__name__)
 
 CONVERSATIONS_MAX: Final = 1000
-"""The conversations that moved last are remembered; what was put back or cut off lacks those first."""
-SAVE_SECONDS: Final = 1.0
+"""The witness keeps the conversations with the latest changes.
+
+A restored copy or a cut log lacks the latest changes first.
+"""
 _IDLE_SAVES: Final = 5
-"""The thread ends after so many looks that found nothing new."""
+"""The thread ends after this number of rounds without news."""
 _TURN_SECONDS: Final = 2.0
 _COPIED_SECONDS: Final = 10.0
 _VERSION: Final = 1
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A conversation that lacks events which were stored: those after `have`, up to `upto`.
+    """A conversation without the events after `have` up to `upto`.
 
-    Where `have` equals `upto`, the event with that number is there and is another one.
+    If `have` equals `upto`, the store has a different event with the seq `upto`.
     """
 
     user: str
@@ -66,7 +67,7 @@ class Missing(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.have >= self.upto:
-            return f"{self.conversation}: event {self.upto} is not the one that was stored."
+            return f"{self.conversation}: event {self.upto} is not the event that was stored."
         first = self.have + 1
         if first == self.upto:
             return f"{self.conversation}: event {first} was stored, and is missing."
@@ -82,40 +83,40 @@ class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digest: str
     messages: int
     at: int
-    """When it was noted, in microseconds."""
+    """The time of the note, in microseconds."""
 
 
 class _Testimony(msgspec.Struct):
-    """What is known of one store."""
+    """The record of a store."""
 
     generation: int = 0
-    """How often a loss was accepted. What a process noted in an earlier one no longer counts."""
+    """The number of accepted losses. Notes from an earlier generation no longer count."""
     file: int = 0
-    """The inode of a SQLite file: a copy that is put back has another."""
+    """The inode of a SQLite file. A restored copy has another inode."""
     heads: dict[int, _Head] = {}
 
 
 class _File(msgspec.Struct):
-    """The whole file: a testimony for each store."""
+    """The whole file: a testimony per store."""
 
     version: int
     stores: dict[str, _Testimony]
     written: float = 0.0
-    """When it was written, in seconds, by the clock that also dates files. 0: by an earlier version."""
+    """The time of writing in seconds, by the clock of the file system. 0 if an earlier version wrote the file."""
 
 
 class Examined(NamedTuple):
-    """How a store compares with its witness."""
+    """The result of comparing a store with the witness."""
 
     missing: list[Missing]
     file: int
-    """The inode of the file that was witnessed; 0 if none was."""
+    """The inode of the recorded file, or 0."""
     facts: dict[int, int]
-    """The number of the last event of each conversation, by the number of the conversation."""
+    """The seq of the last fact, by the number of the conversation."""
 
 
 class Witness:
-    """What one process knows of one store, and the file that it shares with others."""
+    """The notes of a process about a store, and the file shared by all processes."""
 
     def __init__(self, path: Path, name: str, store: Store, clock: Clock) -> None:
         self._path = path
@@ -129,20 +130,20 @@ class Witness:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._failed = False
-        """Whether the log names an error already."""
+        """Whether an error was logged."""
         self._looked_at: tuple[int, ...] = ()
         self._compared = False
 
     # -- noting ----------------------------------------------------------------------------------------------
 
     def note(self, states: Iterable[HeadState]) -> None:
-        """Remember these heads: their events were committed and flushed."""
+        """Remember the heads. The events of the heads must be committed and flushed."""
         at = self._clock.now_us()
         with self._lock:
             for state in states:
                 known = self._noted.get(state.num)
                 if known is None or known.facts <= state.facts:
-                    # the one that moved last stands last
+                    # Keep the dict in the order of changes: the last changed conversation is last.
                     self._noted.pop(state.num, None)
                     self._noted[state.num] = _Head(
                         state.user,
@@ -153,39 +154,41 @@ class Witness:
                         at,
                     )
             if self._thread is None and not self._closed.is_set():
-                self._thread = started(self._save_often, "tenax-witness")
+                self._thread = start_thread(self._save_often, "tenax-witness")
 
     def forget(self, num: int) -> None:
-        """The conversation was deleted."""
+        """Forget a deleted conversation."""
         with self._lock:
             self._noted.pop(num, None)
             self._deleted.add(num)
 
     def _save_often(self) -> None:
         idle = 0
-        while not self._closed.wait(SAVE_SECONDS):
-            idle = 0 if self._tried() else idle + 1
+        while not self._closed.wait(self._store.timing.witness_seconds):
+            idle = 0 if self._try_save() else idle + 1
             with self._lock:
                 if idle >= _IDLE_SAVES and not self._noted:
                     self._thread = None
                     return
 
     def close(self) -> None:
-        """Save what was noted, and end."""
+        """Save the notes and stop."""
         self._closed.set()
-        self._tried()
-        self._tried()  # the first time may have found that a loss was accepted
+        self._try_save()
+        # The first attempt may have found that a loss was accepted.
+        self._try_save()
 
-    def _tried(self) -> bool:
-        """Save the notes. An error is logged once, and the notes are kept: the witness serves every conversation."""
+    def _try_save(self) -> bool:
+        """Save the notes. Return `False` if there were none. Log an unexpected error once, and keep the notes."""
         try:
             return self.save()
-        except (OSError, StoreError):  # saved later
+        except (OSError, StoreError):
+            # The notes are kept and saved later.
             return True
         except Exception:
             if not self._failed:
                 log.exception(
-                    "The witness of the store cannot be written. Tenax goes on and tries again."
+                    "Cannot write the witness of the store. Tenax continues and retries."
                 )
             self._failed = True
             return True
@@ -193,9 +196,9 @@ class Witness:
     # -- the file --------------------------------------------------------------------------------------------
 
     def save(self) -> bool:
-        """Write what was noted since the last time. False if there was nothing.
+        """Write the notes since the last call. Return `False` if there were none.
 
-        Raises OSError, or StoreError if the store cannot be asked; then it is kept.
+        Raises `OSError`, or `StoreError` if the store cannot be read. The notes are kept then.
         """
         with self._lock:
             noted, self._noted = self._noted, {}
@@ -219,7 +222,7 @@ class Witness:
                         num: head for num, head in noted.items() if num not in lost
                     }
                     known.heads = _merged(known.heads, sound, deleted)
-                    self._write(file)
+                    self._write_file(file)
         except BaseException:
             with self._lock:
                 self._noted = _merged(self._noted, noted, ())
@@ -227,52 +230,50 @@ class Witness:
             raise
         if accepted or not lost <= deleted:
             self._store.look_again()
-        if (
-            accepted
-            # by another process, and this one had not even noticed the loss: the next time it is saved
-        ):
+        # Another process accepted a loss unnoticed by this process. Save the notes next time.
+        if accepted:
             with self._lock:
                 self._noted = _merged(self._noted, still_there, ())
                 self._deleted |= deleted
         return True
 
     def _held(self, heads: Mapping[int, _Head]) -> dict[int, _Head]:
-        """Return the heads whose event is in the store. Raises StoreError."""
-        places = {num << SEQ_BITS | head.facts: num for num, head in heads.items()}
-        if not places:
+        """Return the heads whose event is in the store. Raises `StoreError`."""
+        row_keys = {num << SEQ_BITS | head.facts: num for num, head in heads.items()}
+        if not row_keys:
             return {}
-        rows = self._store.read_digests(list(places))
-        there = {places[place]: bytes(digest).hex() for place, digest in rows}
+        rows = self._store.read_digests(list(row_keys))
+        there = {row_keys[row_key]: bytes(digest).hex() for row_key, digest in rows}
         return {
             num: head for num, head in heads.items() if there.get(num) == head.digest
         }
 
     def begin(self, file: int) -> None:
-        """Remember which file the store is in."""
-        # A folder that cannot be written to has no witness.
+        """Record the inode of the store's file."""
+        # A read-only folder has no witness.
         with contextlib.suppress(OSError), self._turn() as found:
             found.stores.setdefault(
                 self._name, _Testimony(self._generation)
             ).file = file
-            self._write(found)
+            self._write_file(found)
 
     def accept(self, heads: Mapping[int, _Head], file: int) -> None:
-        """Begin anew with what the store holds now. Raises OSError."""
+        """Start again from the present content of the store. Raises OSError."""
         with self._turn() as found:
             known = found.stores.setdefault(self._name, _Testimony())
             generation = known.generation + 1
             found.stores[self._name] = _Testimony(generation, file, dict(heads))
-            self._write(found)
+            self._write_file(found)
             with self._lock:
                 self._generation, self._noted = generation, {}
 
     def accepted(self) -> bool:
-        """Whether another process has accepted the loss that was found here."""
+        """Return whether another process has accepted the loss found by this process."""
         seen = self._stamp()
         if seen == self._looked_at:
             return False
         try:
-            known = self._read().stores.get(self._name)
+            known = self._read_file().stores.get(self._name)
         except OSError:
             return False
         if known is not None and known.generation != self._generation:
@@ -289,26 +290,14 @@ class Witness:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[_File]:
-        """Have the file for oneself. Raises OSError, also where others keep it for long."""
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            deadline = time.monotonic() + _TURN_SECONDS
-            while True:
-                try:
-                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.005)
-            yield self._read()
-        finally:
-            os.close(folder)
+        """Lock the folder and read the file. Raises OSError, also on timeout."""
+        with locked(self._path.parent, _TURN_SECONDS):
+            yield self._read_file()
 
-    def _read(self) -> _File:
-        """The file. One that is missing or damaged says nothing. Raises OSError if it cannot be read."""
+    def _read_file(self) -> _File:
+        """Return the content of the file. A missing or damaged file counts as empty. Raises OSError."""
         try:
-            # reading from a pipe would wait
+            # Reading from a pipe would block.
             if not stat.S_ISREG(self._path.stat().st_mode):
                 raise OSError(errno.EINVAL, "it is no regular file")
             checksum, _, text = self._path.read_bytes().partition(b"\n")
@@ -326,70 +315,67 @@ class Witness:
         return _File(_VERSION, {})
 
     def _read_to_compare(self) -> _File:
-        """The file. Who opens the store is refused if it cannot be read; later on what this process has noted is compared."""
+        """Return the content of the file.
+
+        While the store is being opened, an unreadable file raises `CannotOpen`. Later only the notes of the process are
+        used.
+        """
         try:
-            return self._read()
+            return self._read_file()
         except OSError as error:
             if self._compared:
                 return _File(_VERSION, {})
             raise CannotOpen(
-                f"{self._path}, which tells whether the store lacks anything, cannot be read: {error.strerror}.",
+                f"Cannot read {self._path}, which records what the store contains: {error.strerror}.",
                 hint="give yourself the right to read it; or remove it, and a loss is not noticed",
             ) from error
         finally:
             self._compared = True
 
     def _was_copied(self, file: _File) -> bool:
-        """Whether the file came here later than it was written: the store was put back together with it."""
+        """Return whether the file was copied after it was written, as when the whole folder is restored."""
         try:
             changed = self._path.stat().st_ctime
         except OSError:
             return False
         return file.written > 0 and abs(changed - file.written) > _COPIED_SECONDS
 
-    def _write(self, file: _File) -> None:
+    def _write_file(self, file: _File) -> None:
         file.written = time.time()
         text = msgspec.json.encode(file)
-        new = self._path.with_name(f"{self._path.name}.new")
-        descriptor = os.open(
-            new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600
-        )
-        with open(descriptor, "wb") as output:  # noqa: PTH123  (a descriptor)
-            output.write(_checksum(text) + b"\n" + text)
-            output.flush()
-            os.fdatasync(descriptor)
-        new.replace(self._path)
+        write_atomically(self._path, _checksum(text) + b"\n" + text)
 
     # -- comparing -------------------------------------------------------------------------------------------
 
     def examine(
-        self, ask: Callable[..., list[Row]], digests: Callable[[list[int]], list[Row]]
+        self,
+        ask: Callable[..., list[SqlRow]],
+        digests: Callable[[list[int]], list[SqlRow]],
     ) -> Examined:
-        """What the store lacks of what was witnessed.
+        """Compare the store with the witness.
 
-        `digests` gives place and digest of the events at these places; `ask` runs a statement by name.
+        `digests` returns row key and digest of the events at some row keys. `ask` runs a statement by name.
         """
         file = self._read_to_compare()
         known = file.stores.get(self._name, _Testimony(self._generation))
         with self._lock:
-            if (
-                known.generation != self._generation
-            ):  # what was noted before a loss was accepted no longer counts
+            # Notes from before an accepted loss no longer count.
+            if known.generation != self._generation:
                 self._generation, self._noted = known.generation, {}
-            # Both: what was noted may have been stored after the store was put back, in the place of what was saved.
+            # Compare both: a note may be about an event in place of a saved event, after the store was restored.
             heads = [*known.heads.items(), *self._noted.items()]
             heads = [(num, head) for num, head in heads if num not in self._deleted]
-        places = [num << SEQ_BITS | head.facts for num, head in heads]
+        row_keys = [num << SEQ_BITS | head.facts for num, head in heads]
         there = (
-            {place: bytes(digest).hex() for place, digest in digests(places)}
-            if places
+            {row_key: bytes(digest).hex() for row_key, digest in digests(row_keys)}
+            if row_keys
             else {}
         )
         lost: dict[int, _Head] = {}
-        for place, (num, head) in zip(places, heads, strict=True):
+        for row_key, (num, head) in zip(row_keys, heads, strict=True):
             is_larger = num not in lost or lost[num].facts < head.facts
             if (
-                there.get(place) != head.digest
+                there.get(row_key) != head.digest
                 and is_larger
                 and not ask("tombstone_of", num=num)
             ):
@@ -398,15 +384,15 @@ class Witness:
             _missing(num, head, num << SEQ_BITS | head.facts in there, ask)
             for num, head in lost.items()
         ]
-        missing.sort(key=lambda each: (each.user, each.conversation))
+        missing.sort(key=lambda loss: (loss.user, loss.conversation))
         self._looked_at = self._stamp() if missing else ()
         facts: dict[int, int] = {}
         for num, head in heads:
             facts[num] = max(head.facts, facts.get(num, 0))
         return Examined(missing, 0 if self._was_copied(file) else known.file, facts)
 
-    def heads_of(self, rows: Iterable[Row]) -> dict[int, _Head]:
-        """Rows of `witness_heads`, which begin with the one that moved last, as they are kept."""
+    def heads_of(self, rows: Iterable[SqlRow]) -> dict[int, _Head]:
+        """Return the rows of `witness_heads` as heads. The rows start with the last changed conversation."""
         at = self._clock.now_us()
         return {
             num: _Head(user, name, facts, bytes(digest).hex(), messages, at)
@@ -415,7 +401,7 @@ class Witness:
 
 
 def _missing(
-    num: int, head: _Head, replaced: bool, ask: Callable[..., list[Row]]
+    num: int, head: _Head, replaced: bool, ask: Callable[..., list[SqlRow]]
 ) -> Missing:
     low, high = bounds(num)
     found = ask("conversation_of", num=num)
@@ -431,9 +417,9 @@ def _missing(
 def _merged(
     heads: Mapping[int, _Head], noted: Mapping[int, _Head], deleted: Iterable[int]
 ) -> dict[int, _Head]:
-    """The larger number of each conversation, of those that moved last.
+    """Return the larger seq per conversation, for the last changed conversations, in the order of changes.
 
-    They stand in the order in which they moved. Their times tell nothing: a clock may have been set back since.
+    Times are not compared, because a clock may have been set back.
     """
     merged = dict(heads)
     for num, head in noted.items():

@@ -1,8 +1,9 @@
-"""Memory: what a person's agent keeps beyond a conversation. The built-in memory, and beside it the providers.
+"""Memory: the knowledge of a person's agent beyond a conversation, in the built-in memory and in the providers.
 
-A fact is a row of the store (`tenax.memory.facts`). One that is changed from a conversation is told of there, in a line
-that can be undone. What the model is given is decided here: a block of the prompt, the same as long as a stretch lasts,
-and what is recalled for a message, within a deadline. Whatever a memory does, the turn goes on without it.
+An entry is a row of the store (`tenax.memory.entries`). If a model changes an entry in a conversation, the conversation
+shows a line about the change, and the person can undo the change there. The module decides what the model gets. A block
+in the prompt stays the same for a whole segment of the conversation. For a message, the memories recall texts within a
+deadline. A failing memory never stops the turn.
 """
 
 from __future__ import annotations
@@ -10,25 +11,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import accumulate
-from typing import Final, Literal
+from typing import Final, Literal, Unpack
 
 import msgspec
 
-from tenax.errors import FactChanged, InvalidInput, StoreUnavailable, TenaxError
+from tenax.concurrency import run_in_own_thread
+from tenax.errors import (
+    InvalidInput,
+    MemoryChanged,
+    StoreUnavailable,
+    TenaxError,
+    TooBusy,
+)
 from tenax.events import MemoryNoted, MemoryRecalled
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Dedup, Recorded
-from tenax.memory.facts import About, By, Fact, Facts
-from tenax.memory.manager import RECALL_SECONDS, MemoryManager, Recalled
-from tenax.memory.markdown import read, write
+from tenax.memory.entries import About, MemoryEntries, MemoryEntry, Origin
+from tenax.memory.markdown import Bullet, read, write
 from tenax.memory.providers.base import BUILT_IN
-from tenax.memory.providers.delivery import Follower, Status
+from tenax.memory.providers.delivery import Delivery, Status
+from tenax.memory.providers.group import ProviderGroup, Recalled
 from tenax.memory.providers.plugins import Loaded as Plugged
 from tenax.memory.recall import Recall
-from tenax.text import fence
+from tenax.text import quote
 
 __all__ = ["Loaded", "Memory", "Status"]
 
@@ -40,17 +47,27 @@ NOTES_CHARS_MAX: Final = 2000
 _PROVIDERS_CHARS_MAX: Final = 4000
 _QUERY_CHARS_MAX: Final = 2000
 _RECALLED_CHARS_MAX: Final = 8000
-"""Of what one provider recalls."""
+"""The longest recalled text of a provider."""
 _ALL: Final = "*"
-"""In place of a conversation: also what is for one of them alone."""
+"""Stands for every conversation: an index with every entry, including entries for a single conversation."""
 _INDEXES_MAX: Final = 8
 _MISSED_MAX: Final = 1000
 _LOADED_SECONDS: Final = 15.0
-_Index = tuple[Recall, dict[str, Fact]]
+_SOURCE_ROWS: Final = 50
+_Index = tuple[Recall, dict[str, MemoryEntry]]
+_Action = Literal["added", "replaced", "removed"]
+
+_BLOCKS: Final[dict[About, tuple[str, int]]] = {
+    "profile": ("What the person told about themselves:", PROFILE_CHARS_MAX),
+    "note": ("Notes from earlier conversations:", NOTES_CHARS_MAX),
+}
+"""By kind of entry, the title in the prompt and the room for the entries."""
+_HOOK_ACTIONS: Final = {"added": "add", "replaced": "replace", "removed": "remove"}
+"""The names of the actions in the hook of providers."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What became of the bullets of a file."""
+    """The outcome of importing the bullets of a file."""
 
     added: int
     changed: int
@@ -59,87 +76,70 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Memory:
-    """One user's memories."""
+    """The memories of a user."""
 
-    def __init__(self, journal: AsyncJournal) -> None:
+    def __init__(self, journal: AsyncJournal, recall_seconds: float) -> None:
         self._journal = journal
-        self._facts = Facts(journal.journal)
-        self._manager: MemoryManager | None = None
-        self._followers: Sequence[Follower] = ()
-        self._problems: Sequence[Plugged] = ()
+        self._recall_seconds = recall_seconds
+        self._entries = MemoryEntries(journal.journal)
+        # The service sets the providers after loading.
+        self.providers: ProviderGroup | None = None
+        self.deliveries: Sequence[Delivery] = ()
+        self.problems: Sequence[Plugged] = ()
         self._missed: dict[str, list[str]] = {}
-        """Who did not answer the last time, in the conversations in which somebody did not."""
+        """By conversation, the memories without a timely answer to the last question."""
         self.ready = asyncio.Event()
         """Set unless providers are being loaded."""
         self.ready.set()
         self._indexes: dict[tuple[int, str], asyncio.Task[_Index]] = {}
-
-    def use(
-        self,
-        manager: MemoryManager | None,
-        followers: Sequence[Follower],
-        problems: Sequence[Plugged],
-    ) -> None:
-        """These providers stand beside the built-in memory from now on."""
-        self._manager, self._followers, self._problems = manager, followers, problems
-        self.ready.set()
+        """The indexes, by revision and conversation."""
 
     # -- for the person --------------------------------------------------------------------------------------
 
-    async def facts(self) -> list[Fact]:
-        """What stands, newest first."""
-        return await self._journal.apart(self._facts.standing)
+    async def entries(self) -> list[MemoryEntry]:
+        """Return the entries that are not removed, newest first."""
+        return await self._journal.threads.run(self._entries.standing)
 
-    async def search(self, words: str, limit: int = 20) -> list[Fact]:
-        """Facts with these words in them, and then those that are about them."""
-        recall, standing = await self._index(_ALL)
+    async def search(self, words: str, limit: int = 20) -> list[MemoryEntry]:
+        """Return the entries containing the words, followed by entries about the words."""
+        recall, entries = await self._index(_ALL)
         wanted = words.casefold().split()
         found = {
-            each.id: each
-            for each in standing.values()
-            if all(word in each.text.casefold() for word in wanted)
+            entry.id: entry
+            for entry in entries.values()
+            if all(word in entry.text.casefold() for word in wanted)
         }
-        found |= {each.id: standing[each.id] for each in recall.find(words, limit)}
+        for match in recall.find(words, limit):
+            found[match.id] = entries[match.id]
         return list(found.values())[:limit]
 
-    async def versions(self, id: str) -> list[Fact]:  # noqa: A002  (what people call it)
-        """All that a fact has been, oldest first."""
-        return await self._journal.apart(lambda: self._facts.versions(id))
+    async def versions(self, id: str) -> list[MemoryEntry]:  # noqa: A002  (what people call it)
+        """Return every version of an entry, oldest first."""
+        return await self._journal.threads.run(partial(self._entries.versions, id))
 
     async def add(
         self,
         text: str,
         *,
         about: About = "note",
-        by: By = "person",
-        place: tuple[str, int] | None = None,
         replaces: tuple[str, int] | None = None,
-        key: str | None = None,
-    ) -> tuple[Fact, bool]:
-        """Remember this. False with the fact that says it already: it is not kept twice."""
-        conversation, seq = place or (None, None)
-        recall, standing = await self._index(conversation)
+        **origin: Unpack[Origin],
+    ) -> tuple[MemoryEntry, bool]:
+        """Remember a text. Return the entry, and False if an existing entry already has the same meaning."""
+        recall, entries = await self._index(origin.get("conversation"))
         same = recall.same(text)
         if same is not None and (replaces is None or same != replaces[0]):
-            fact = standing[same]
-            again = key is not None and (fact.version, fact.by, fact.conversation, fact.seq) == (
-                1, by, conversation, seq)  # fmt: skip
-            if again:  # the same call, before a crash: it may not be told yet
-                await self._tell(fact)
-            return fact, again
-        fact = await self._journal.apart(
-            lambda: self._facts.add(
-                text,
-                about=about,
-                by=by,
-                conversation=conversation,
-                seq=seq,
-                replaces=replaces,
-                key=key,
-            )
-        )
-        await self._tell(fact)
-        return fact, True
+            entry = entries[same]
+            known = (entry.version, entry.by, entry.conversation, entry.seq)
+            by = origin.get("by", "person")
+            first = (1, by, origin.get("conversation"), origin.get("seq"))
+            is_repeated = "key" in origin and known == first
+            if is_repeated:
+                # A call before a crash stored the entry, but perhaps not the line in the conversation.
+                await self._announce(entry)
+            return entry, is_repeated
+        add = partial(self._entries.add, text, about=about, replaces=replaces, **origin)
+        return await self._store(add), True
 
     async def change(
         self,
@@ -148,353 +148,347 @@ class Memory:
         was: int,
         text: str | None = None,
         about: About | None = None,
-        by: By = "person",
-        place: tuple[str, int] | None = None,
-        key: str | None = None,
-    ) -> Fact:
-        """Say it otherwise. Raises FactChanged where version `was` is not the last one."""
-        conversation, seq = place or (None, None)
-        fact = await self._journal.apart(
-            lambda: self._facts.change(
-                id,
-                was=was,
-                text=text,
-                about=about,
-                by=by,
-                conversation=conversation,
-                seq=seq,
-                key=key,
-            )
-        )
-        await self._tell(fact)
-        return fact
+        **origin: Unpack[Origin],
+    ) -> MemoryEntry:
+        """Change an entry. Raises `MemoryChanged` if `was` is not the last version."""
+        change = partial(self._entries.change, id, was=was, text=text, about=about)
+        return await self._store(partial(change, **origin))
 
     async def remove(
         self,
         id: str,  # noqa: A002
         *,
         was: int,
-        by: By = "person",
-        place: tuple[str, int] | None = None,
-        key: str | None = None,
-    ) -> Fact:
-        """Forget it; `undo` brings it back."""
-        conversation, seq = place or (None, None)
-        fact = await self._journal.apart(
-            lambda: self._facts.remove(
-                id, was=was, by=by, conversation=conversation, seq=seq, key=key
-            )
-        )
-        await self._tell(fact)
-        return fact
+        **origin: Unpack[Origin],
+    ) -> MemoryEntry:
+        """Forget an entry. `undo` restores the entry."""
+        return await self._store(partial(self._entries.remove, id, was=was, **origin))
 
-    async def undo(self, id: str, *, was: int) -> Fact:  # noqa: A002
-        """Take back what version `was` did. The line that told of it says so."""
-        undone = next(
-            (each for each in await self.versions(id) if each.version == was), None
-        )  # before it is taken back: an undo may take the row away
-        fact = await self._journal.apart(lambda: self._facts.undo(id, was=was))
+    async def _store(self, write: Callable[[], MemoryEntry]) -> MemoryEntry:
+        """Write an entry on a thread, and announce the change."""
+        entry = await self._journal.threads.run(write)
+        await self._announce(entry)
+        return entry
+
+    async def undo(self, id: str, *, was: int) -> MemoryEntry:  # noqa: A002
+        """Undo the change of version `was`, and report the undo in the conversation with the line about the change."""
+        # Read the versions first, because an undo may delete the row.
+        versions = await self.versions(id)
+        undone = next((entry for entry in versions if entry.version == was), None)
+        entry = await self._journal.threads.run(partial(self._entries.undo, id, was=was))  # fmt: skip
         try:
-            told = await self._told(undone) if undone is not None else None
-            if told is not None:
+            line = await self._store_line(undone) if undone is not None else None
+            if line is not None:
                 event = MemoryNoted(
-                    id, fact.version, "undone", by="person", of=told.seq
+                    id, entry.version, "undone", by="person", of=line.seq
                 )
-                await self._journal.append(told.conversation, [event])
+                await self._journal.append(line.conversation, [event])
         except TenaxError as error:
             log.warning(
-                "An undo of the memory is not told: %s",
+                "The conversation does not show an undo of the memory: %s",
                 error,
                 extra={"action": "memory_untold"},
             )
-        back = undone is not None and undone.state == "removed"
-        self._hear(
-            "remove" if fact.state == "removed" else "add" if back else "replace", fact
-        )
-        return fact
+        if entry.state == "removed":
+            action = "remove"
+        elif undone is not None and undone.state == "removed":
+            action = "add"
+        else:
+            action = "replace"
+        self._notify_providers(action, entry)
+        return entry
 
     async def export(self) -> str:
-        """All of it as Markdown."""
-        return write(await self.facts())
+        """Return every entry as Markdown."""
+        return write(await self.entries())
 
     async def load(self, markdown: str) -> Loaded:
-        """Take in what a file says. What it does not mention stays; what changed here meanwhile is refused, and said."""
-        entries = read(markdown)
+        """Import a Markdown file.
+
+        Entries missing from the file stay. The import refuses bullets for entries changed since the export, and reports
+        them.
+        """
+        bullets = read(markdown)
         recall, _ = await self._index(None)
-        _, standing = await self._index(_ALL)
-        doubles = Recall((str(n), each.text) for n, each in enumerate(entries))
+        _, entries = await self._index(_ALL)
+        texts = ((str(number), bullet.text) for number, bullet in enumerate(bullets))
+        doubles = Recall(texts)
         added = changed = known = 0
         refused: list[str] = []
-        for n, entry in enumerate(entries):
-            have = standing.get(entry.id or "")
-            if have is None and (
-                recall.same(entry.text) or int(doubles.same(entry.text) or n) < n
-            ):
-                known += 1
-                continue
+        for number, bullet in enumerate(bullets):
+            entry = entries.get(bullet.id or "")
+            first = int(doubles.same(bullet.text) or number)
+            is_known = recall.same(bullet.text) is not None or first < number
             try:
-                if have is None:
-                    await self._journal.apart(
-                        partial(
-                            self._facts.add, entry.text, about=entry.about, by="import"
-                        )
-                    )
+                if entry is None and not is_known:
+                    await self._import(bullet)
                     added += 1
-                elif (have.text, have.about) == (entry.text, entry.about):
+                elif entry is None or (entry.text, entry.about) == (bullet.text, bullet.about):  # fmt: skip
                     known += 1
                 else:
-                    was = entry.version or have.version
                     await self.change(
-                        have.id,
-                        was=was,
-                        text=entry.text,
-                        about=entry.about,
+                        entry.id,
+                        was=bullet.version or entry.version,
+                        text=bullet.text,
+                        about=bullet.about,
                         by="import",
                     )
                     changed += 1
-            except (FactChanged, InvalidInput) as error:
-                refused.append(f"{entry.text[:80]}: {error}")
+            except (MemoryChanged, InvalidInput) as error:
+                refused.append(f"{bullet.text[:80]}: {error}")
         return Loaded(added, changed, known, refused)
 
+    async def _import(self, bullet: Bullet) -> None:
+        add = partial(self._entries.add, bullet.text, about=bullet.about, by="import")
+        await self._journal.threads.run(add)
+
     async def status(self) -> list[Status]:
-        """How far each provider is, and which could not be used."""
-        await self._loaded()
-        found = [await each.standing() for each in self._followers]
-        return found + [
-            Status(each.name, problem=each.problem) for each in self._problems
+        """Return the progress of every provider, and the unusable providers."""
+        await self._wait_until_loaded()
+        served = [await delivery.status() for delivery in self.deliveries]
+        unused = [
+            Status(loaded.name, problem=loaded.problem) for loaded in self.problems
         ]
+        return served + unused
 
     async def retry(self, provider: str) -> int:
-        """Give a provider once more what it failed to take. How many it took."""
-        await self._loaded()
-        for each in self._followers:
-            if each.name == provider:
+        """Deliver the dead letters of a provider again. Return the number of accepted letters."""
+        await self._wait_until_loaded()
+        for delivery in self.deliveries:
+            if delivery.name == provider:
                 holder = await self._journal.holder(f"memory:{provider}")
                 if holder not in {None, await self._journal.instance()}:
                     raise InvalidInput(
                         f"Another process of Tenax serves {provider} now.",
                         hint="Retry on its Memory page.",
                     )
-                return await each.retry()
+                return await delivery.retry()
         raise InvalidInput(
             f"There is no memory provider {provider}.", hint="run: tenax memory status"
         )
 
-    async def _loaded(self) -> None:
+    async def _wait_until_loaded(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOADED_SECONDS):
                 await self.ready.wait()
 
     # -- for the model ---------------------------------------------------------------------------------------
 
-    async def usable(self, conversation: str) -> list[Fact]:
-        """The facts that may be used in a conversation, newest first."""
-        return list((await self._index(conversation))[1].values())
-
-    async def search_in(self, conversation: str, words: str, limit: int) -> list[Fact]:
-        """The same for a model: only what may be used in its conversation."""
-        recall, usable = await self._index(conversation)
-        return [usable[each.id] for each in recall.find(words, limit)]
-
-    async def forget_in(
-        self,
-        conversation: str,
-        id: str,  # noqa: A002
-        *,
-        by: By,
-        place: tuple[str, int],
-        key: str,
-    ) -> Fact:
-        """Forget a fact that may be used there; one that this very call forgot before a crash is found by its key."""
+    async def usable(self, conversation: str) -> list[MemoryEntry]:
+        """Return the usable entries of a conversation, newest first."""
         _, usable = await self._index(conversation)
+        return list(usable.values())
+
+    async def search_in(
+        self, conversation: str, words: str, limit: int
+    ) -> list[MemoryEntry]:
+        """Return the usable entries of a conversation about the words."""
+        recall, usable = await self._index(conversation)
+        return [usable[match.id] for match in recall.find(words, limit)]
+
+    async def forget_usable(
+        self,
+        id: str,  # noqa: A002
+        **origin: Unpack[Origin],
+    ) -> MemoryEntry:
+        """Forget an entry, if the conversation of the change may use the entry.
+
+        A call repeated after a crash returns the result of the first call.
+        """
+        _, usable = await self._index(origin.get("conversation"))
         was = usable[id].version if id in usable else 0
         try:
-            return await self.remove(id, was=was, by=by, place=place, key=key)
-        except FactChanged as error:
+            return await self.remove(id, was=was, **origin)
+        except MemoryChanged as error:
             if was:
                 raise
-            raise _none(id) from error
+            raise _missing(id) from error
 
-    async def known_in(self, conversation: str, id: str) -> Fact:  # noqa: A002
-        """A fact that may be used there."""
+    async def find_in(self, conversation: str, id: str) -> MemoryEntry:  # noqa: A002
+        """Return a usable entry of a conversation. Raises `InvalidInput` if the conversation may not use the entry."""
         _, usable = await self._index(conversation)
         if id not in usable:
-            raise _none(id)
+            raise _missing(id)
         return usable[id]
 
     async def source(self, conversation: str, before: int) -> int:
-        """The last message of a person before this seq: what is learned then comes from it."""
-        rows = await self._journal.rows(conversation, before=before, limit=50)
-        return next(
-            (each.last for each in reversed(rows) if each.role == "user"), before
-        )
+        """Return the seq of the last message of a person before a seq, as the source of a learned entry."""
+        rows = await self._journal.rows(conversation, before=before, limit=_SOURCE_ROWS)
+        for row in reversed(rows):
+            if row.role == "user":
+                return row.last
+        return before
 
     async def block(self, conversation: str) -> str:
-        """What a prompt says of the memory: the profile and the newest notes, as far as there is room, and the providers' words."""
-        _, standing = await self._index(conversation)
-        said = [
-            fence(f"{title}\n{lines}")
-            for about, (title, room) in _TITLES.items()
-            if (lines := _fitting(standing.values(), about, room))
-        ]
-        manager = self._manager
-        if manager is not None and not await self._journal.shared(conversation):
-            said.append(
-                (await self._journal.apart(manager.system_prompt))[
-                    :_PROVIDERS_CHARS_MAX
-                ]
-            )
-        return "\n\n".join(each for each in said if each)
+        """Return the memory block of a prompt: profile, newest notes and provider texts, up to a bound."""
+        _, usable = await self._index(conversation)
+        blocks = []
+        for about, (title, room) in _BLOCKS.items():
+            lines = _fitting_lines(usable.values(), about, room)
+            if lines:
+                blocks.append(quote(f"{title}\n{lines}"))
+        providers = self.providers
+        if providers is not None and not await self._journal.shared(conversation):
+            with contextlib.suppress(TooBusy):
+                text = await run_in_own_thread(providers.system_prompt)
+                blocks.append(text[:_PROVIDERS_CHARS_MAX])
+        return "\n\n".join(block for block in blocks if block)
 
     async def recall(
         self, conversation: str, words: str, *, turn: int
     ) -> MemoryRecalled | None:
-        """What memories know about these words, as far as they say so in time."""
+        """Return the knowledge of the memories about the words.
+
+        Memories without an answer in time are named as missed.
+        """
         query = words[:_QUERY_CHARS_MAX]
         texts: dict[str, str] = {}
         missed: list[str] = []
-        facts: list[str] = []
+        ids: list[str] = []
         asked = asyncio.create_task(self._ask_providers(conversation, query, turn))
         try:
-            async with asyncio.timeout(RECALL_SECONDS):
-                recall, standing = await self._index(conversation)
-            facts = [each.id for each in recall.find(query, RECALLED_MAX)]
+            async with asyncio.timeout(self._recall_seconds):
+                recall, usable = await self._index(conversation)
+            ids = [match.id for match in recall.find(query, RECALLED_MAX)]
         except (TimeoutError, StoreUnavailable):
             missed.append(BUILT_IN)
-        if facts:
-            texts[BUILT_IN] = "\n".join(f"- {standing[each].text}" for each in facts)
+        if ids:
+            texts[BUILT_IN] = "\n".join(f"- {usable[id_].text}" for id_ in ids)
         try:
             found = await asked
-        except StoreUnavailable:
+        except (StoreUnavailable, TooBusy):
             found = Recalled()
-        texts.update(
-            {name: text[:_RECALLED_CHARS_MAX] for name, text in found.texts.items()}
-        )
+        for name, text in found.texts.items():
+            texts[name] = text[:_RECALLED_CHARS_MAX]
         missed += found.missed
+        is_news = self._note_missed(conversation, missed)
+        # The journal already has an event about the same silent memories, so store no second event.
+        if not texts and not is_news:
+            return None
+        return MemoryRecalled(texts, missed, ids) if texts or missed else None
+
+    def _note_missed(self, conversation: str, missed: list[str]) -> bool:
+        """Note which memories did not answer. Return whether they differ from the last call."""
         before = self._missed.pop(conversation, [])
         if missed:
             self._missed[conversation] = missed
             if len(self._missed) > _MISSED_MAX:
                 del self._missed[next(iter(self._missed))]
-        if not texts and missed == before:
-            return None  # the same ones are silent as the last time, and that is stored
-        return MemoryRecalled(texts, missed, facts) if texts or missed else None
+        return missed != before
 
     async def _ask_providers(
         self, conversation: str, query: str, turn: int
     ) -> Recalled:
-        """What providers know. Where several people write nobody could say which of it is for all of them."""
-        manager = self._manager
-        if manager is None:
+        """Ask the providers for their knowledge, except in a conversation with several people.
+
+        The reason: a provider does not know which person may see which memory.
+        """
+        providers = self.providers
+        if providers is None:
             return Recalled()
-        manager.notify_all("on_turn_start", turn, query)
-        journal = self._journal.journal
+        providers.notify_all("on_turn_start", turn, query)
+        if await self._journal.shared(conversation):
+            return Recalled()
+        session = (await self._journal.head(conversation)).segment or ""
+        # A provider may use its whole deadline. Use a separate thread, because the threads of the store must stay free.
+        recall = partial(providers.recall, query, session_id=session)
+        return await run_in_own_thread(recall)
 
-        def work() -> Recalled:
-            if journal.shared(conversation):
-                return Recalled()
-            return manager.recall(
-                query, session_id=journal.head(conversation).stretch or ""
-            )
-
-        return await self._journal.apart(work)
+    # -- the index of the entries ----------------------------------------------------------------------------
 
     async def _index(self, conversation: str | None) -> _Index:
-        """The facts that may be used there, ready to be searched. Built once for each state of the memory.
+        """Return the usable entries of a conversation with their search index. An index is built once per revision.
 
-        Building goes on when whoever waits for it gives up: the next one finds it.
+        Indexing continues after the caller gives up, and the next caller finds the index.
         """
 
-        def look() -> tuple[int, str | None]:
-            revision = self._facts.revision()
-            if conversation in {None, _ALL} or (
-                revision and self._journal.journal.shared(conversation or "")
-            ):
-                return revision, conversation
-            return revision, None
+        def look() -> tuple[int, str]:
+            revision = self._entries.revision()
+            if conversation is None or conversation == _ALL:
+                return revision, conversation or ""
+            is_shared = revision and self._journal.journal.shared(conversation)
+            return revision, conversation if is_shared else ""
 
-        revision, place = await self._journal.apart(look)
-        key = (revision, place or "")
-        found = self._indexes.get(key)
-        if found is None or (found.done() and (found.cancelled() or found.exception())):
-            if len(self._indexes) >= _INDEXES_MAX or any(
-                each[0] != revision for each in self._indexes
-            ):
+        key = await self._journal.threads.run(look)
+        revision, scope = key
+        task = self._indexes.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            is_old = any(other != revision for other, _ in self._indexes)
+            if is_old or len(self._indexes) >= _INDEXES_MAX:
                 self._indexes.clear()
-            found = self._indexes[key] = asyncio.create_task(
-                self._built(place), name="memory index"
+            build = partial(self._build_index, scope)
+            task = asyncio.create_task(
+                self._journal.threads.run(build), name="memory index"
             )
-            # nobody may wait
-            found.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(found)
+            self._indexes[key] = task
+            # The callback reads the exception, because perhaps no caller waits for the task any more.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)
 
-    async def _built(self, place: str | None) -> _Index:
-        def work() -> _Index:
-            everywhere = place is None or place == _ALL
-            facts = (
-                self._facts.standing()
-                if everywhere
-                else self._facts.usable(place or "")
-            )
-            facts = [each for each in facts if place is not None or each.scope is None]
-            return Recall((each.id, each.text) for each in facts), {
-                each.id: each for each in facts
-            }
+    def _build_index(self, scope: str) -> _Index:
+        """Index the entries of a shared conversation, every entry (`_ALL`), or the entries without a scope ("")."""
+        if scope == _ALL:
+            entries = self._entries.standing()
+        elif scope:
+            entries = self._entries.usable(scope)
+        else:
+            standing = self._entries.standing()
+            entries = [entry for entry in standing if entry.scope is None]
+        recall = Recall((entry.id, entry.text) for entry in entries)
+        return recall, {entry.id: entry for entry in entries}
 
-        return await self._journal.apart(work)
+    # -- announcing a change ---------------------------------------------------------------------------------
 
-    async def _tell(self, fact: Fact) -> None:
-        """Say it in the conversation it comes from, and to the providers."""
+    async def _announce(self, entry: MemoryEntry) -> None:
+        """Show a change in its source conversation, and notify the providers."""
         try:
-            await self._told(fact)
+            await self._store_line(entry)
         except TenaxError as error:
             log.warning(
-                "A change of the memory is not told: %s",
+                "The conversation does not show a change of the memory: %s",
                 error,
                 extra={"action": "memory_untold"},
             )
-        self._hear(_HEARD[_action(fact)], fact)
+        self._notify_providers(_HOOK_ACTIONS[_action(entry)], entry)
 
-    async def _told(self, fact: Fact) -> Recorded | None:
-        """The line in the conversation that tells of this version, stored once. None: the person did it themselves."""
-        if fact.conversation is None or fact.by not in {"model", "review"}:
+    async def _store_line(self, entry: MemoryEntry) -> Recorded | None:
+        """Store the line about a version in its conversation, once. Return `None` if the person made the change."""
+        if entry.conversation is None or entry.by not in {"model", "review"}:
             return None
-        by: Literal["model", "review"] = "review" if fact.by == "review" else "model"
-        event = MemoryNoted(fact.id, fact.version, _action(fact), fact.text, by)
-        once = Dedup("memory", f"{fact.id}:{fact.version}")
-        (stored,) = await self._journal.append(fact.conversation, [event], dedup=once)
+        by: Literal["model", "review"] = "review" if entry.by == "review" else "model"
+        event = MemoryNoted(entry.id, entry.version, _action(entry), entry.text, by)
+        once = Dedup("memory", f"{entry.id}:{entry.version}")
+        (stored,) = await self._journal.append(entry.conversation, [event], dedup=once)
         return stored
 
-    def _hear(self, action: str, fact: Fact) -> None:
-        if self._manager is not None:
-            target = "user" if fact.about == "profile" else "memory"
-            self._manager.notify_all(
-                "on_memory_write", action, target, fact.text, {"id": fact.id}
+    def _notify_providers(self, action: str, entry: MemoryEntry) -> None:
+        if self.providers is not None:
+            target = "user" if entry.about == "profile" else "memory"
+            self.providers.notify_all(
+                "on_memory_write", action, target, entry.text, {"id": entry.id}
             )
 
 
-_TITLES: Final[dict[About, tuple[str, int]]] = {
-    "profile": ("What the person told about themselves:", PROFILE_CHARS_MAX),
-    "note": ("Notes from earlier conversations:", NOTES_CHARS_MAX),
-}
+def _missing(id: str) -> InvalidInput:  # noqa: A002
+    return InvalidInput(f"There is no memory {id}.", hint="search for it first")
 
 
-_HEARD: Final = {"added": "add", "replaced": "replace", "removed": "remove"}
-"""What providers of this field call it."""
+def _fitting_lines(entries: Iterable[MemoryEntry], about: About, room: int) -> str:
+    """Return the first entries of a kind as lines, up to `room` characters."""
+    lines = ""
+    for entry in entries:
+        if entry.about != about:
+            continue
+        line = f"- {entry.text}\n"
+        if len(lines) + len(line) > room:
+            break
+        lines += line
+    return lines
 
 
-def _none(id: str) -> InvalidInput:  # noqa: A002
-    return InvalidInput(f"There is no fact {id}.", hint="search for it first")
-
-
-def _fitting(facts: Iterable[Fact], about: About, room: int) -> str:
-    """The first of these facts, as many as there is room for."""
-    lines = [f"- {each.text}\n" for each in facts if each.about == about]
-    ends = accumulate(map(len, lines))
-    return "".join(line for line, end in zip(lines, ends, strict=True) if end <= room)
-
-
-def _action(fact: Fact) -> Literal["added", "replaced", "removed"]:
-    if fact.state == "removed":
+def _action(entry: MemoryEntry) -> _Action:
+    if entry.state == "removed":
         return "removed"
-    return "added" if fact.version == 1 and fact.replaces is None else "replaced"
+    if entry.version == 1 and entry.replaces is None:
+        return "added"
+    return "replaced"

@@ -1,11 +1,11 @@
-"""Recall: which remembered facts a message is about. Pure, and nothing is stored: the index is made of the facts.
+"""Recall: find the memory entries about the subject of a message.
 
-Facts are short, and people ask in other words. So a word of the query is met by the same word, by one that is spelt much
-the same (an ending, a slip, a part of a longer word: that needs no grammar of any language), or by one that stands for the
-same side of everyday life (`_RELATED`: with it 64 of the 80 questions in `bench/data/recall.toml` find their fact, without 40).
-Scripts without spaces are met by pairs of characters. Words weigh by how few facts they meet, after BM25; words that only
-hold a sentence together weigh nothing. A fact is recalled if it meets a good part of what the query is about, and no other:
-nothing recalled is better than something false.
+Entries are short, and people ask in other words. So a word of the query matches the same word, a word with a similar
+spelling (an ending, a typo, a part of a longer word; no grammar of any language is needed), and a word of the same
+topic of everyday life (`_RELATED`: with the list, 64 of the 80 questions in `bench/data/recall.toml` find their entry,
+without the list 40). Scripts without spaces are matched by pairs of characters. As in BM25, a word found in fewer
+entries weighs more. Stop words weigh nothing. An entry is recalled only if a good part of the query matches, because no
+recall is better than a false recall. The module is pure.
 """
 
 from __future__ import annotations
@@ -22,25 +22,33 @@ from tenax.journal.search.query import fold
 
 __all__ = ["Match", "Recall"]
 
-_ENOUGH = 0.33  # of the query's weight a fact must meet,
-_NEAR = 0.6  # and as much of what the best one meets
-# a word that meets no fact: another word for one that does, perhaps, or another subject
+# An entry must reach a part of the query's weight and a part of the best score.
+_ENOUGH = 0.33
+_NEAR = 0.6
+# The weight of a query word found in no entry: perhaps a synonym of a word in an entry, perhaps another subject.
 _UNKNOWN = 0.7
-_KIN = 0.8  # how well a word is met by one of the same relation
-_LENGTH = 0.3  # how much the length of a fact counts against it
-_FACTS_MIN = 100  # words are no less rare because there are few facts yet
-_CHARS = 1000  # of a long message its beginning and its end are looked at,
-_WORDS_MAX = 64  # of these so many words,
-# and it is about several things: a fact must meet enough of so many rare words, not of all
+# The score of a match between two words of the same topic.
+_RELATED_SCORE = 0.8
+# The weight of an entry's length: a longer entry ranks lower.
+_LENGTH = 0.3
+# With few entries, every word looks frequent. The weight of a word assumes at least this number of entries.
+_ENTRIES_MIN = 100
+# Of a long message, only the beginning and the end are searched, up to a number of words.
+_CHARS = 1000
+_WORDS_MAX = 64
+# A long message has several subjects. So an entry must match a part of this number of rare words, not of the whole
+# query.
 _SUBJECTS_MAX = 6
-_STEM = 4  # a word of fewer characters has no ending but that of a plural
-_START = 5  # words of one root begin with so many the same, and with
-_ROOT = 0.55  # this part of the longer one
-# of the characters of two words, in threes, that must be the same for a slip of the pen
-_SPELT = 0.6
+# A shorter word can only have a plural ending.
+_STEM = 4
+# Words with the same root share this number of first characters, and this part of the longer word.
+_START = 5
+_ROOT = 0.55
+# For a typo, two words must share this part of their trigrams.
+_TYPO = 0.6
 
 _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
-# vowels, as marks on a letter
+# Vowels that are marks on a letter.
 _MARKS = "\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _LETTERS = rf"(?:[^\W_{_SPACELESS}]|[{_MARKS}])+"
 _WORD = re.compile(rf"[{_SPACELESS}]+|{_LETTERS}(?:[-'\u2019]{_LETTERS})*")
@@ -55,7 +63,8 @@ _ENDINGS = frozenset(
     ("s", "es", "d", "ed", "r", "er", "ers", "n", "en", "ing", "e", "t", "y")
 )
 _PLURALS = frozenset(("s", "es"))
-_AFTER_E = frozenset(("ing", "ed", "er", "ers"))  # hike, hiking
+# An ending of a word without its e: hike, hiking.
+_AFTER_E = frozenset(("ing", "ed", "er", "ers"))
 
 # fmt: off
 _COMMON = frozenset(fold("""
@@ -78,8 +87,8 @@ _COMMON = frozenset(fold("""
     soy su sus también tiene tengo una uno y ya yo
     aan ben bij dat deze dit een er geen haar heb heeft het hij hoe ik je jij jouw kan mij mijn naar niet nog nu om onze ons ook
     op te uit van voor waar waarom wanneer wat welk welke wie wij ze zich zij zijn""").split())
-# A line is one side of life. Words of one part stand for each other; the first part stands for the others too, not they
-# for one another: a pet may be a cat or a dog, but a cat is no dog.
+# A line is one topic. Words of one part mean the same. The first part also means the others, but the others do not mean
+# one another: a pet may be a cat or a dog, but a cat is no dog.
 _RELATED = """
     spouse partner married marry wedding / wife / husband
     child children kid / son boy / daughter girl
@@ -119,7 +128,7 @@ _RELATED = """
 _FILLERS = frozenset(("a", "an", "the", "is", "are", "am", "be", "do", "does", "i", "my", "user", "user's", "users", "their", "they",
                       "that", "also", "really", "very", "called", "named", "der", "das", "ein", "eine", "ist"))
 # fmt: on
-# of a word: the name of its line, and of its part if that is not the first
+# By word: the name of the topic line, and the name of the part unless the word is in the first part.
 _RELATIONS = {
     word: (f"={line}", f"={line}/{part}" if part else "")
     for line, parts in enumerate(_RELATED.split("\n"))
@@ -129,167 +138,168 @@ _RELATIONS = {
 
 
 class Match(NamedTuple):
-    """A fact that the query is about, and how much of the query it meets: 1 is all of it."""
+    """A matching entry, and the matched part of the query, up to 1."""
 
     id: str
     score: float
 
 
 class Recall:
-    """The index of these facts, `(id, text)`. Of equals the first is the better one."""
+    """The search index of `entries`, given as `(id, text)`. Of equal entries the first ranks higher."""
 
-    def __init__(self, facts: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._ids: list[str] = []
         self._sizes: list[int] = []
-        self._said: dict[tuple[str, ...], str] = {}
-        # by word and by relation
-        self._facts: defaultdict[str, list[int]] = defaultdict(list)
-        # by three of their characters
+        self._normalized: dict[tuple[str, ...], str] = {}
+        self._entries: defaultdict[str, list[int]] = defaultdict(list)
+        """The positions of the entries, by word and by relation."""
         self._words: defaultdict[str, list[str]] = defaultdict(list)
-        for at, (name, text) in enumerate(facts):
+        """The words, by trigram."""
+        for position, (name, text) in enumerate(entries):
             words = set(_words(text, index=True))
             self._ids.append(name)
             self._sizes.append(len(words))
-            self._said.setdefault(_said(text), name)
+            self._normalized.setdefault(_normalize(text), name)
             for word in words:
-                self._facts[word].append(at)
-        self._mean = sum(self._sizes) / (len(self._sizes) or 1) or 1
-        for word in list(self._facts):
+                self._entries[word].append(position)
+        self._mean_size = sum(self._sizes) / (len(self._sizes) or 1) or 1
+        for word in list(self._entries):
             for gram in _grams(word):
                 self._words[gram].append(word)
             for relation in _relations(word):
-                self._facts[relation] += self._facts[word]
+                self._entries[relation] += self._entries[word]
 
     def find(self, query: str, limit: int = 5) -> list[Match]:
-        """The facts that the query is about, best first. Often there are none."""
+        """Return the entries about the subject of the query, best first. Often the list is empty."""
         if len(query) > 2 * _CHARS:
             query = f"{query[:_CHARS]} {query[-_CHARS:]}"
         scores: defaultdict[int, float] = defaultdict(float)
-        whole = 0.0
+        total = 0.0
         for word in islice(dict.fromkeys(_words(query)), _WORDS_MAX):
-            met = self._meet(word)
-            weight = self._weight(len(met))
-            whole += weight
-            for at, well in met.items():
-                scores[at] += weight * well
-        whole = min(whole, _SUBJECTS_MAX * self._weight(1))
-        least = max(_ENOUGH * whole, _NEAR * max(scores.values(), default=0))
-        enough = {at: score / whole for at, score in scores.items() if score >= least}
-        ranked = nlargest(
-            limit, enough, key=lambda at: (enough[at] * self._short(at), -at)
-        )
-        return [Match(self._ids[at], min(enough[at], 1.0)) for at in ranked]
+            matches = self._match(word)
+            weight = self._weight(len(matches))
+            total += weight
+            for position, score in matches.items():
+                scores[position] += weight * score
+        total = min(total, _SUBJECTS_MAX * self._weight(1))
+        least = max(_ENOUGH * total, _NEAR * max(scores.values(), default=0))
+        parts = {at: score / total for at, score in scores.items() if score >= least}
+
+        def rank(position: int) -> tuple[float, int]:
+            return parts[position] * self._shortness(position), -position
+
+        best = nlargest(limit, parts, key=rank)
+        return [Match(self._ids[at], min(parts[at], 1.0)) for at in best]
 
     def same(self, text: str) -> str | None:
-        """The fact that says this already, whatever its case, accents, points, plurals and articles.
+        """Return the id of an entry with the same meaning, ignoring case, accents, punctuation, plurals and articles.
 
-        Another word, number, name or order, or one more or less, may make it another fact: then it is one.
+        Another word, number, name or order may change the meaning, so such a text is a new entry.
         """
-        return self._said.get(_said(text))
+        return self._normalized.get(_normalize(text))
 
-    def _meet(self, word: str) -> dict[int, float]:
-        """The facts that meet a word, and how well."""
-        alike = dict.fromkeys(_relations(word, asked=True), _KIN) | {word: 1.0}
-        shared = Counter(
-            chain.from_iterable(self._words.get(gram, ()) for gram in _grams(word))
-        )
-        least = len(word) / 3
-        alike |= {
-            other: _alike(word, other, count)
-            for other, count in shared.items()
-            if count >= least
-        }
+    def _match(self, word: str) -> dict[int, float]:
+        """Return the positions of the entries matching a word, with scores."""
+        similar = dict.fromkeys(_relations(word, asked=True), _RELATED_SCORE)
+        similar[word] = 1.0
+        grams = chain.from_iterable(self._words.get(gram, ()) for gram in _grams(word))
+        for other, count in Counter(grams).items():
+            if count >= len(word) / 3:
+                similar[other] = _similarity(word, other, count)
         found: dict[int, float] = {}
-        for other in sorted(filter(alike.get, alike), key=alike.__getitem__):
-            found.update(dict.fromkeys(self._facts.get(other, ()), alike[other]))
+        # Sort by score, so that the best score of an entry is written last.
+        for other in sorted(filter(similar.get, similar), key=similar.__getitem__):
+            found.update(dict.fromkeys(self._entries.get(other, ()), similar[other]))
         return found
 
-    def _weight(self, met: int) -> float:
-        """How much a word tells that so many facts meet."""
-        facts, count = max(len(self._ids), _FACTS_MIN), max(met, 1)
-        return log(1 + (facts - count + 0.5) / (count + 0.5)) * (1 if met else _UNKNOWN)
+    def _weight(self, matches: int) -> float:
+        """Return the weight of a word matched by a number of entries."""
+        entries = max(len(self._ids), _ENTRIES_MIN)
+        count = max(matches, 1)
+        weight = log(1 + (entries - count + 0.5) / (count + 0.5))
+        return weight if matches else weight * _UNKNOWN
 
-    def _short(self, at: int) -> float:
-        """BM25's factor for the length of a text."""
-        return 1 / (2 - _LENGTH + _LENGTH * self._sizes[at] / self._mean)
+    def _shortness(self, position: int) -> float:
+        """Return BM25's factor for the length of a text."""
+        return 1 / (2 - _LENGTH + _LENGTH * self._sizes[position] / self._mean_size)
 
 
 def _words(text: str, *, index: bool = False) -> Iterator[str]:
-    """What a text is about. Of a script without spaces an index has each character too."""
+    """Yield the significant words of a text. An index also gets every character of a script without spaces."""
     for found in _WORD.findall(fold(text)):
-        if not _IS_SPACELESS.match(found):
-            parts = _JOINT.split(found)
-            yield from (
-                part
-                for part in parts
-                if part not in _COMMON and (len(part) > 1 or len(parts) == 1)
-            )
-            if len(parts) > 1 and len(parts[-1]) > 1:
-                yield "".join(parts)  # e-mail, Wi-Fi
+        if _IS_SPACELESS.match(found):
+            for piece in filter(None, _BETWEEN.split(found)):
+                yield from (piece[at : at + 2] for at in range(max(len(piece) - 1, 1)))
+                if index:
+                    yield from piece
             continue
-        for piece in filter(None, _BETWEEN.split(found)):
-            yield from (piece[at : at + 2] for at in range(max(len(piece) - 1, 1)))
-            if index:
-                yield from piece
+        parts = _JOINT.split(found)
+        for part in parts:
+            if part not in _COMMON and (len(part) > 1 or len(parts) == 1):
+                yield part
+        # Compounds like e-mail and Wi-Fi are words too.
+        if len(parts) > 1 and len(parts[-1]) > 1:
+            yield "".join(parts)
 
 
 def _grams(word: str) -> list[str]:
-    """Every three characters in a row, and the first two; of a number nothing, for another number is another one."""
+    """Return the trigrams of a word, and its first two characters.
+
+    A number has no trigrams, because another number is another word.
+    """
+    if _NUMBER.search(word):
+        return []
     padded = f" {word}"
-    return (
-        []
-        if _NUMBER.search(word)
-        else [padded[at : at + 3] for at in range(len(word) - 1)]
-    )
+    return [padded[at : at + 3] for at in range(len(word) - 1)]
 
 
-def _alike(one: str, other: str, shared: int) -> float:
-    """How much two words, which share so many of their `_grams`, are spelt like one; 0 if they are two."""
-    short, long = sorted((one, other), key=len)
-    rest, start = long.removeprefix(short), max(_START, ceil(_ROOT * len(long)))
+def _similarity(one: str, other: str, shared_grams: int) -> float:
+    """Return the similarity of the spelling of two words; 0 for different words."""
     if one == other:
         return 1.0
+    short, long = sorted((one, other), key=len)
+    rest = long.removeprefix(short)
     if len(short) < _STEM:
         return 0.9 if rest in _PLURALS else 0.0
     if rest in _ENDINGS or long.removeprefix(short.removesuffix("e")) in _AFTER_E:
         return 0.9
-    if one[:start] == other[:start]:
+    root = max(_START, ceil(_ROOT * len(long)))
+    if one[:root] == other[:root]:
         return 0.8
-    spelt = 2 * shared / (len(one) + len(other) - 2)
-    if len(short) > _START and spelt >= _SPELT:
-        return spelt
-    return _SPELT if len(short) >= _START and short in long else 0.0
+    similarity = 2 * shared_grams / (len(one) + len(other) - 2)
+    if len(short) > _START and similarity >= _TYPO:
+        return similarity
+    return _TYPO if len(short) >= _START and short in long else 0.0
 
 
 def _relations(word: str, *, asked: bool = False) -> tuple[str, ...]:
-    """Under which relations a fact with this word is kept, or looked for when it is asked about."""
+    """Return the relations of a word: for the index of an entry, or for the search if the word is `asked`."""
     stems = [word, re.sub("ies$", "y", word)]
-    stems += [
-        word.removesuffix(end) + e
-        for end in _ENDINGS
-        if word.endswith(end)
-        for e in ("", "e")
-    ]
-    found = next((_RELATIONS[stem] for stem in stems if stem in _RELATIONS), None)
-    if found is None:
+    for ending in _ENDINGS:
+        if word.endswith(ending):
+            stem = word.removesuffix(ending)
+            stems += [stem, f"{stem}e"]
+    for stem in stems:
+        if stem in _RELATIONS:
+            line, part = _RELATIONS[stem]
+            break
+    else:
         return ()
-    line, part = found
     if asked:
         return line, part or f"{line}/"
     return (f"{line}/", part) if part else (line,)
 
 
-def _said(text: str) -> tuple[str, ...]:
-    """What must be the same for two texts to say the same: the words in order, without what changes nothing."""
-    said: list[str] = []
-    for each in text.replace("\u2019", "'").replace("n't", " not").split():
-        word = fold(bare := each.strip(_POINTS))
-        if (
-            word and word not in _FILLERS
-        ):  # a name stays as it is, and so does the first word, which may be one
-            said.append(
-                word.removesuffix("s")
-                if said and bare.islower() and len(word) >= _STEM
-                else word
-            )
-    return tuple(said or text.split())
+def _normalize(text: str) -> tuple[str, ...]:
+    """Return the words of a text in order, without parts that do not change the meaning."""
+    words: list[str] = []
+    for written in text.replace("\u2019", "'").replace("n't", " not").split():
+        bare = written.strip(_POINTS)
+        word = fold(bare)
+        if not word or word in _FILLERS:
+            continue
+        # A name stays unchanged. So does the first word, because the first word may be a name.
+        if words and bare.islower() and len(word) >= _STEM:
+            word = word.removesuffix("s")
+        words.append(word)
+    return tuple(words or text.split())

@@ -1,10 +1,11 @@
-"""The review: after a turn, a model looks over what was said for things worth remembering.
+"""The review: after a turn, a model reads the new messages and proposes entries for the memory.
 
-It shares the conversation and can only read it (`Reading`): what it finds are proposals, and storing them is the caller's.
-Only the person's own messages are a source. What tools and pages said is not shown at all, what the assistant and others
-said is shown in short, to understand the person by. A model can be talked into anything, so each proposal is held to rules
-that need no model: it names a message of the person that still stands, holds no secret, and has an order or an address in
-it only if the person wrote one there. Whatever a model writes, the worst outcome is no proposal.
+The review can only read the conversation (`Reading`); the caller stores the proposals. Only the person's own messages
+are a source. The model sees no results of tools and no web pages. The model sees short versions of the messages of the
+assistant and of other people, to understand the person. A model can be talked into anything, so every proposal must
+pass rules that need no model: the proposal names a message of the person that is not undone, contains no secret, and
+contains an order or an address only if the person wrote the order or the address in the message. Whatever the model
+writes, the worst outcome is no proposal.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from tenax.agent.compaction import clipped, redacted
 from tenax.agent.titles import ask
 from tenax.events import MessageAssistant, MessageUser, Usage
 from tenax.journal.base import Recorded
-from tenax.memory.facts import About, Fact
+from tenax.memory.entries import About, MemoryEntry
 from tenax.models.base import Model
 from tenax.parts import Part, Text, text_of
+from tenax.text import has_hidden
 
 __all__ = ["Proposal", "ReadOnly", "Reading", "Reviewed", "review"]
 
@@ -49,7 +51,7 @@ _ADDRESS: Final = re.compile(
     r"\S*(?:[@\\|<>{}=]|[^\W\d]/|/[^\W\d]|[^\W\d]\.[^\W\d])\S*"
 )
 _WORD: Final = re.compile(r"\w{3,}")
-# scripts need them; nothing else that does not print
+# Some scripts need the two joiners. No other invisible character is allowed.
 _JOINERS: Final = dict.fromkeys((0x200C, 0x200D))
 
 _ASK: Final = """\
@@ -75,20 +77,20 @@ Now the JSON array:"""
 
 
 class Reading(Protocol):
-    """All that a review can do with a conversation."""
+    """The allowed operations of a review on a conversation."""
 
     @property
     def user(self) -> str | None:
-        """Whose it is."""
+        """The owner of the conversation."""
 
     def messages(
         self, conversation: str, *, after: int = 0
     ) -> Awaitable[list[Recorded]]:
-        """The messages that stand after this number."""
+        """Return the messages after a seq, without undone messages."""
 
 
 class ReadOnly:
-    """What is left of a journal for a review."""
+    """The part of a journal needed by a review."""
 
     __slots__ = ("messages", "user")
 
@@ -98,7 +100,7 @@ class ReadOnly:
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """Something that is worth remembering. `seq` is the message in which the person says it."""
+    """A text worth remembering. `seq` is the source message of the person."""
 
     text: str
     about: About
@@ -107,7 +109,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Reviewed(msgspec.Struct, frozen=True):
-    """What a review found, and what it took. `answered` is False if the model failed: it may be asked again."""
+    """The proposals of a review and its cost. `answered` is False if the model failed and may be asked again."""
 
     proposals: list[Proposal] = []
     usage: Usage | None = None
@@ -120,7 +122,7 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     seq: int | None = None
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Written(msgspec.Struct, frozen=True):
     text: str
     about: str | None = None
     seq: int | None = None
@@ -131,27 +133,29 @@ async def review(
     reading: Reading,
     model: Model,
     conversation: str,
-    facts: Sequence[Fact],
+    entries: Sequence[MemoryEntry],
     *,
     since: int,
     silence: float,
 ) -> Reviewed:
-    """Look over what stands after `since`. `facts` are those that may be used in this conversation, newest first.
+    """Review the messages after seq `since`.
 
-    `silence` seconds are all the time there is. The caller sees to it that the model is a real one.
+    `entries` are the usable memories of the conversation, newest first. The model has `silence` seconds. The caller
+    must pass a real model.
     """
-    lines = _lines(await reading.messages(conversation, after=since), reading.user)
-    said = {each.seq: each.text for each in lines if each.seq is not None}
-    if not said:
+    lines = _last_lines(await reading.messages(conversation, after=since), reading.user)
+    sources = {line.seq: line.text for line in lines if line.seq is not None}
+    if not sources:
         return Reviewed()
-    known = _nearest(facts, " ".join(said.values()))
-    told = [
-        _json({"id": each.id, "text": each.text[:TEXT_CHARS_MAX]}) for each in known
+    nearest = _nearest(entries, " ".join(sources.values()))
+    known = [
+        _json({"id": entry.id, "text": entry.text[:TEXT_CHARS_MAX]})
+        for entry in nearest
     ]
     request = _ASK.format(
         chars=TEXT_CHARS_MAX,
         most=PROPOSALS_MAX,
-        known="\n".join(told) or "nothing",
+        known="\n".join(known) or "nothing",
         talk="\n".join(map(_json, lines)),
     )
     answer = await ask(
@@ -159,22 +163,22 @@ async def review(
     )
     if answer is None:
         return Reviewed(answered=False)
-    found = _proposals(
-        text_of(answer.parts), said, {each.id: each.text for each in known}
-    )
-    if found:  # the model took its time: words may have been taken back meanwhile
+    texts = {entry.id: entry.text for entry in nearest}
+    proposals = _proposals(text_of(answer.parts), sources, texts)
+    if proposals:
+        # Messages may have been undone during the model call.
         messages = await reading.messages(conversation, after=since)
-        standing = {each.seq for each in messages if not each.erased}
-        found = [each for each in found if each.seq in standing]
-    return Reviewed(found, answer.usage)
+        standing = {message.seq for message in messages if not message.erased}
+        proposals = [proposal for proposal in proposals if proposal.seq in standing]
+    return Reviewed(proposals, answer.usage)
 
 
-def _lines(messages: Sequence[Recorded], user: str | None) -> list[_Line]:
-    """The last messages that fit, in order."""
+def _last_lines(messages: Sequence[Recorded], user: str | None) -> list[_Line]:
+    """Return the last messages within the size limit, in order."""
     lines: list[_Line] = []
     room = TALK_CHARS_MAX
-    for each in reversed(messages):
-        line = _line(each, user)
+    for message in reversed(messages):
+        line = _line(message, user)
         if line is not None:
             room -= len(_json(line)) + 1
             if room < 0:
@@ -186,12 +190,10 @@ def _lines(messages: Sequence[Recorded], user: str | None) -> list[_Line]:
 def _line(recorded: Recorded, user: str | None) -> _Line | None:
     match recorded.event:
         case MessageUser(system=False, parts=parts, author=author):
-            mine = author in {"", user}
-            line = _Line(
-                "person" if mine else "somebody else",
-                _words(parts),
-                recorded.seq if mine else None,
-            )
+            if author in {"", user}:
+                line = _Line("person", _words(parts), recorded.seq)
+            else:
+                line = _Line("somebody else", _words(parts))
         case MessageAssistant(parts=parts):
             line = _Line("assistant", _words(parts))
         case _:
@@ -203,7 +205,7 @@ def _line(recorded: Recorded, user: str | None) -> _Line | None:
 
 
 def _words(parts: Sequence[Part]) -> str:
-    """What was said, without what a tool answered."""
+    """Return the text of the parts, without results of tools."""
     return redacted(text_of(part for part in parts if isinstance(part, Text)).strip())
 
 
@@ -211,41 +213,46 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _nearest(facts: Sequence[Fact], talk: str) -> list[Fact]:
-    """The facts that have most words in common with the talk, so that it fits however much is known."""
-    if len(facts) <= _KNOWN_MAX:
-        return list(facts)
-    words = _stems(talk)
-    return sorted(
-        facts, key=lambda each: -len(words & _stems(each.text[:TEXT_CHARS_MAX]))
-    )[:_KNOWN_MAX]
+def _nearest(entries: Sequence[MemoryEntry], talk: str) -> list[MemoryEntry]:
+    """Return the entries with the most words in common with the talk, up to a bound."""
+    if len(entries) <= _KNOWN_MAX:
+        return list(entries)
+    stems = _stems(talk)
+
+    def in_common(entry: MemoryEntry) -> int:
+        return -len(stems & _stems(entry.text[:TEXT_CHARS_MAX]))
+
+    return sorted(entries, key=in_common)[:_KNOWN_MAX]
 
 
 def _stems(text: str) -> set[str]:
-    return {each[:_STEM_CHARS] for each in _WORD.findall(text.casefold())}
+    return {word[:_STEM_CHARS] for word in _WORD.findall(text.casefold())}
 
 
 def _proposals(
-    answer: str, said: Mapping[int, str], known: Mapping[str, str]
+    answer: str, sources: Mapping[int, str], known: Mapping[str, str]
 ) -> list[Proposal]:
-    """What holds of an answer."""
-    found: list[Proposal] = []
-    texts = {each.casefold() for each in known.values()}
-    for each in _objects(answer.rpartition("</think>")[2].partition("<think>")[0]):
-        proposal = _proposal(each, said)
+    """Return the proposals of an answer, without proposals breaking a rule."""
+    proposals: list[Proposal] = []
+    replaced: set[str] = set()
+    texts = {text.casefold() for text in known.values()}
+    written = answer.rpartition("</think>")[2].partition("<think>")[0]
+    for value in _objects(written):
+        proposal = _proposal(value, sources)
         if proposal is None or proposal.text.casefold() in texts:
             continue
-        replaced = {other.replaces for other in found} - {None}
-        if proposal.replaces is None or (
-            proposal.replaces in known and proposal.replaces not in replaced
-        ):
-            found.append(proposal)
-            texts.add(proposal.text.casefold())
-    return found[:PROPOSALS_MAX]
+        old = proposal.replaces
+        if old is not None and (old not in known or old in replaced):
+            continue
+        proposals.append(proposal)
+        texts.add(proposal.text.casefold())
+        if old is not None:
+            replaced.add(old)
+    return proposals[:PROPOSALS_MAX]
 
 
 def _objects(answer: str) -> Iterator[Any]:
-    """The JSON objects with a text in what a model wrote, whatever stands around them."""
+    """Yield the JSON objects with a text in a model's answer, skipping everything around the objects."""
     at = 0
     for _ in range(_VALUES_MAX):
         begin = answer.find("{", at)
@@ -261,39 +268,37 @@ def _objects(answer: str) -> Iterator[Any]:
             at = end
 
 
-def _proposal(value: object, said: Mapping[int, str]) -> Proposal | None:
+def _proposal(value: object, sources: Mapping[int, str]) -> Proposal | None:
+    """Return an object of the answer as a proposal, or `None` if the object breaks a rule."""
     try:
-        each = msgspec.convert(value, _Said, strict=False)
+        written = msgspec.convert(value, _Written, strict=False)
     except msgspec.ValidationError:
         return None
-    text = each.text.strip()
-    seq = next(iter(said)) if each.seq is None and len(said) == 1 else each.seq
-    if (
-        not 1 <= len(text) <= TEXT_CHARS_MAX
-        or not text.translate(_JOINERS).isprintable()
-    ):
+    text = written.text.strip()
+    seq = written.seq
+    if seq is None and len(sources) == 1:
+        seq = next(iter(sources))
+    if not 1 <= len(text) <= TEXT_CHARS_MAX or has_hidden(text.translate(_JOINERS)):
         return None
     if redacted(text) != text or _SECRET.search(text) or _OVERRIDE.search(text):
         return None
-    if seq is None or seq not in said or not _is_own(text, said[seq]):
+    if seq is None or seq not in sources or not _is_own(text, sources[seq]):
         return None
-    return Proposal(
-        text,
-        "profile" if each.about == "profile" else "note",
-        seq,
-        each.replaces or None,
-    )
+    about: About = "profile" if written.about == "profile" else "note"
+    return Proposal(text, about, seq, written.replaces or None)
 
 
 def _is_own(text: str, source: str) -> bool:
-    """Whether an order, an address or a command in this text is one that the person gave in that message."""
+    """Return whether the text comes from the person's message `source`.
+
+    The person must have written every address of the text, and every order or at least half of the words.
+    """
     lowered = source.casefold()
-    if any(
-        each.strip("`'\".,;:!?()[]").casefold() not in lowered
-        for each in _ADDRESS.findall(text)
-    ):
-        return False
-    ordered, words = _ORDER.findall(text.casefold()), _stems(text)
-    return set(ordered) <= set(_ORDER.findall(lowered)) or 2 * len(
-        words & _stems(source)
-    ) >= len(words)
+    for address in _ADDRESS.findall(text):
+        if address.strip("`'\".,;:!?()[]").casefold() not in lowered:
+            return False
+    orders = set(_ORDER.findall(text.casefold()))
+    if orders <= set(_ORDER.findall(lowered)):
+        return True
+    stems = _stems(text)
+    return 2 * len(stems & _stems(source)) >= len(stems)

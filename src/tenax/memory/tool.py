@@ -1,32 +1,34 @@
-"""The tools of memory: the built-in one, and those that providers bring along."""
+"""The memory tools: the built-in tool and the tools of the providers."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from tenax.concurrency import run_in_own_thread
 from tenax.errors import ToolFailed
-from tenax.memory import MemoryManager
-from tenax.memory.facts import Fact
+from tenax.memory.entries import MemoryEntry, Origin
 from tenax.memory.memory import Memory
-from tenax.tools.base import Call, Tool, aside
+from tenax.memory.providers.group import ProviderGroup
+from tenax.tools.base import Args, Call, Tool
 
-__all__ = ["UseMemory", "UseMemoryArgs", "provided"]
+__all__ = ["UseMemory", "UseMemoryArgs", "provider_tools"]
 
 log = logging.getLogger(__name__)
 
 _FOUND_MAX = 10
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-Session = Callable[[str], Awaitable[str]]
-"""The stretch of a conversation that is open: what providers call a session."""
+FindSession = Callable[[str], Awaitable[str]]
+"""A function to find the open session of a conversation."""
 
 
-class UseMemoryArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UseMemoryArgs(Args):
     action: Literal["add", "replace", "remove", "search"]
     text: Annotated[
         str,
@@ -71,33 +73,35 @@ class UseMemory(Tool[UseMemoryArgs]):
         return f"{args.action}: {args.fact or args.text[:80]}"
 
     async def run(self, args: UseMemoryArgs, call: Call) -> str:
+        conversation = call.conversation
         if args.action == "search":
-            found = await self._memory.search_in(
-                call.conversation, args.text, _FOUND_MAX
-            )
+            found = await self._memory.search_in(conversation, args.text, _FOUND_MAX)
             return "\n".join(map(_line, found)) or "Nothing is remembered about that."
-        how: dict[str, Any] = {
+        source = await self._memory.source(conversation, call.message)
+        origin: Origin = {
             "by": "model",
-            "place": (
-                call.conversation,
-                await self._memory.source(call.conversation, call.message),
-            ),
+            "conversation": conversation,
+            "seq": source,
             "key": call.key,
         }
         if args.action == "add":
-            fact, new = await self._memory.add(args.text, about=args.about, **how)
-            return f"{'Remembered' if new else 'That is remembered already'}: {_line(fact)}"
+            entry, is_new = await self._memory.add(
+                args.text, about=args.about, **origin
+            )
+            word = "Remembered" if is_new else "That is remembered already"
+            return f"{word}: {_line(entry)}"
         if args.action == "remove":
-            return f"Forgotten: {(await self._memory.forget_in(call.conversation, args.fact, **how)).text}"
-        known = await self._memory.known_in(call.conversation, args.fact)
+            entry = await self._memory.forget_usable(args.fact, **origin)
+            return f"Forgotten: {entry.text}"
+        known = await self._memory.find_in(conversation, args.fact)
         changed = await self._memory.change(
-            known.id, was=known.version, text=args.text, **how
+            known.id, was=known.version, text=args.text, **origin
         )
         return f"Changed: {_line(changed)}"
 
 
-class Provided(Tool[Any]):
-    """A tool of a memory provider. The person chose the provider; its own code answers."""
+class ProviderTool(Tool[Any]):
+    """A tool of a memory provider. The person chose the provider, and the provider's code answers."""
 
     effect = "once"
     args = msgspec.Struct
@@ -106,10 +110,13 @@ class Provided(Tool[Any]):
     asks = False
 
     def __init__(
-        self, manager: MemoryManager, session: Session, schema: dict[str, Any]
+        self,
+        providers: ProviderGroup,
+        find_session: FindSession,
+        schema: dict[str, Any],
     ) -> None:
-        self._manager = manager
-        self._session = session
+        self._providers = providers
+        self._find_session = find_session
         self.name = schema["name"]
         self.description = str(schema.get("description", ""))[:2000]
         self.schema = schema.get("parameters") or {"type": "object"}
@@ -118,42 +125,51 @@ class Provided(Tool[Any]):
         return self.name
 
     async def run(self, args: Any, call: Call) -> str:  # noqa: ANN401
-        session = await self._session(call.conversation)
-        return await aside(
-            lambda _deserted: self._manager.handle_tool_call(
-                self.name, args, session_id=session, key=call.key
-            )
+        session = await self._find_session(call.conversation)
+        handle = partial(
+            self._providers.handle_tool_call,
+            self.name,
+            args,
+            session_id=session,
+            key=call.key,
         )
+        return await run_in_own_thread(handle)
 
 
-def provided(
-    manager: MemoryManager,
+def provider_tools(
+    providers: ProviderGroup,
     schemas: list[dict[str, Any]],
-    session: Session,
+    find_session: FindSession,
     taken: set[str],
 ) -> list[Tool[Any]]:
-    """The tools that providers offer, but for those that a model cannot be told of: one such would end every turn."""
-    plain = [each for each in map(_plain, schemas) if each is not None]
-    return [
-        Provided(manager, session, each)
-        for each in plain
-        if each["name"] not in taken and _NAME.fullmatch(each["name"])
-    ]
+    """Return the tools of the providers, except tools with a taken name.
+
+    A tool with a name or schema refused by model APIs is left out, because the tool would fail every turn.
+    """
+    tools: list[Tool[Any]] = []
+    for offered in schemas:
+        schema = _json_schema(offered)
+        if schema is None or schema["name"] in taken:
+            continue
+        if _NAME.fullmatch(schema["name"]):
+            tools.append(ProviderTool(providers, find_session, schema))
+    return tools
 
 
-def _plain(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema as JSON, if it is one of an object."""
+def _json_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the schema as plain JSON, or `None` if the schema does not describe an object."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
     except (TypeError, ValueError, RecursionError) as error:
         log.warning(
             "A memory's tool is left out: %s", error, extra={"action": "no_tool"}
         )
         return None
-    takes = found.get("parameters") or {"type": "object"}
-    whole = isinstance(takes, dict) and takes.get("type") == "object"
-    return found if whole and isinstance(takes.get("properties", {}), dict) else None
+    parameters = plain.get("parameters") or {"type": "object"}
+    if not isinstance(parameters, dict) or parameters.get("type") != "object":
+        return None
+    return plain if isinstance(parameters.get("properties", {}), dict) else None
 
 
-def _line(fact: Fact) -> str:
-    return f"{fact.id}: {fact.text}"
+def _line(entry: MemoryEntry) -> str:
+    return f"{entry.id}: {entry.text}"

@@ -1,10 +1,11 @@
-"""Models, behind the contract in `base`. `connect` makes one from its settings.
+"""Models behind the protocol in `base`. `connect` creates a model from settings.
 
-The adapters bring an HTTP library along, so each is imported when it is first needed.
+The adapters import an HTTP library, so an adapter is imported at its first use.
 """
 
 from __future__ import annotations
 
+from tenax.clock import Timing
 from tenax.config import ModelSettings
 from tenax.models.base import (
     RETRIED,
@@ -18,18 +19,18 @@ from tenax.models.base import (
     Why,
     Words,
 )
-from tenax.models.scripted import Call, Reply, Script, ScriptedModel, Trouble
+from tenax.models.scripted import Reply, Script, ScriptedCall, ScriptedModel, Trouble
 
 __all__ = [
     "RETRIED",
     "Answer",
     "Beat",
-    "Call",
     "Failure",
     "Model",
     "Piece",
     "Reply",
     "Script",
+    "ScriptedCall",
     "ScriptedModel",
     "Thought",
     "ToolSpec",
@@ -40,17 +41,17 @@ __all__ = [
 ]
 
 
-def connect(settings: ModelSettings) -> Model:
-    """The model of these settings. Nothing is sent yet; a key that is missing is a ConfigError now."""
+def connect(settings: ModelSettings, timing: Timing = Timing()) -> Model:
+    """Create the model for the settings. Nothing is sent. Raises `ConfigError` if the key is missing."""
     match settings.api:
         case "openai":
             from tenax.models.openai import OpenAI  # noqa: PLC0415  (heavy)
 
-            return OpenAI(settings)
+            return OpenAI(settings, timing)
         case "anthropic":
             from tenax.models.anthropic import Anthropic  # noqa: PLC0415  (heavy)
 
-            return Anthropic(settings)
+            return Anthropic(settings, timing)
         case "practice":
             from tenax.models.practice.practice import Practice  # noqa: PLC0415  (heavy)
 

@@ -1,50 +1,57 @@
-"""Anthropic's messages.
+"""The adapter for Anthropic messages.
 
-Thinking comes with a signature and is sent back as it came; thinking of another provider has none and is left out.
-The prompt and the tools before it are marked for the provider's cache.
+Thinking has a signature and is sent back unchanged. Thinking of other providers has no signature and is left out. The
+prompt and the preceding tools are marked for the provider's cache.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from tenax.config import ModelSettings
 from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
 from tenax.models.http import Fold, HttpModel
-from tenax.models.render import NOTHING_READ, Contents, arguments_of, content_of
-from tenax.models.toolcalls import Calls
+from tenax.models.render import (
+    NOTHING_READ,
+    Contents,
+    arguments_of,
+    body_of,
+    content_of,
+)
 from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from tenax.views.context import Message
 
 __all__ = ["Anthropic"]
 
 VERSION: Final = "2023-06-01"
+# The API requires a number. The default applies unless `max_tokens` is set.
 MAX_TOKENS: Final = 8192
-"""The format demands a number; this one holds when the person has set none."""
 
-# thinking that nobody may read: its bytes, as the signature of an empty text
+# Encrypted thinking is stored as an empty text with this prefix and the data as its signature.
 _REDACTED: Final = "redacted:"
-_NOTHING: Final = "(nothing)"  # the format has no empty message
+# The API refuses empty messages.
+_NOTHING: Final = "(nothing)"
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Anthropic(HttpModel):
     """A model behind `/v1/messages`."""
 
-    path = "/v1/messages"
+    path = "/messages"
+    models_path = "/models?limit=1000"
 
-    def __init__(self, settings: ModelSettings) -> None:
-        headers = {"anthropic-version": VERSION}
-        if settings.key:
-            headers["x-api-key"] = settings.key.reveal()
-        super().__init__(
-            replace(settings, url=settings.url.rstrip("/").removesuffix("/v1")), headers
-        )
+    @staticmethod
+    def root(url: str) -> str:
+        return f"{url.rstrip('/').removesuffix('/v1')}/v1"
+
+    @staticmethod
+    def headers(key: str | None) -> dict[str, str]:
+        version = {"anthropic-version": VERSION}
+        return {**version, "x-api-key": key} if key else version
 
     def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
         match message.role:
@@ -60,7 +67,7 @@ class Anthropic(HttpModel):
                 ]
                 return _encode({"role": "user", "content": blocks}) if blocks else b""
             case "assistant":
-                blocks = [block for part in message.parts for block in _said(part)]
+                blocks = [block for part in message.parts for block in _render(part)]
                 return _encode({"role": "assistant", "content": blocks or _NOTHING})
             case _:
                 content = content_of(message.parts, contents, _picture)
@@ -95,10 +102,7 @@ class Anthropic(HttpModel):
             head["system"] = [
                 {"type": "text", "text": prompt, "cache_control": {"type": "ephemeral"}}
             ]
-        return b'%b,"messages":[%b]}' % (
-            _encode(head)[:-1],
-            b",".join(filter(None, messages)),
-        )
+        return body_of(head, messages)
 
     def fold(self) -> Fold:
         return _Stream(self)
@@ -112,11 +116,11 @@ def _picture(media_type: str, data: str) -> dict[str, Any]:
 
 
 def _id(call: str) -> str:
-    """The format allows few characters in an id; other providers use more."""
+    """Replace the characters refused in ids by the API. Other providers use such characters."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call)
 
 
-def _said(part: Part) -> Iterator[dict[str, Any]]:
+def _render(part: Part) -> Iterator[dict[str, Any]]:
     match part:
         case Text(text=text) if text.strip():
             yield {"type": "text", "text": text}
@@ -198,27 +202,25 @@ class _Growing:
                 pass
 
 
-class _Stream:
-    """One stream of events, gathered. Blocks stay in their order; calls come last, as they do in the format."""
+class _Stream(Fold):
+    """Collects the events of a stream. Blocks keep the order of the stream; calls come last, as in the API."""
 
     def __init__(self, model: HttpModel) -> None:
-        self._model = model
+        super().__init__(model)
         self._blocks: dict[int, _Growing] = {}
-        self._calls = Calls()
         self._usage: dict[str, int] = {}
-        self._finish = ""
 
     def feed(self, data: bytes) -> Iterator[Piece]:
         event = _decode(data)
         if event.error is not None:
-            yield self._model.failures.sent(event.error)
+            yield self._model.failures.from_event(event.error)
             return
         self._count(event.usage)
         match event.type:
             case "message_start" if event.message:
                 self._count(event.message.usage)
             case "content_block_start" if event.content_block:
-                yield from self._begin(event.index, event.content_block)
+                yield from self._begin_block(event.index, event.content_block)
                 return
             case "content_block_delta" if event.delta:
                 yield from self._grow(event.index, event.delta)
@@ -226,17 +228,13 @@ class _Stream:
             case "message_delta" if event.delta:
                 self._finish = event.delta.stop_reason or self._finish
             case "message_stop":
-                yield self._answer()
+                yield self._build_answer()
                 return
             case _:
                 pass
         yield Beat()
 
-    def end(self) -> Answer | None:
-        """The answer is whole if the reason why it ended was said, even if the very last event is missing."""
-        return self._answer() if self._finish else None
-
-    def _begin(self, index: int, block: _Block) -> Iterator[Piece]:
+    def _begin_block(self, index: int, block: _Block) -> Iterator[Piece]:
         signature = (
             _REDACTED + block.data
             if block.type == "redacted_thinking"
@@ -244,10 +242,11 @@ class _Stream:
         )
         self._blocks[index] = _Growing(block.type)
         if block.type == "tool_use":
-            given = bytes(block.input)
-            self._calls.add(
-                index, block.id, block.name, "" if given == b"{}" else given.decode()
-            )
+            arguments = bytes(block.input).decode()
+            # `{}` is a placeholder: the arguments follow in deltas.
+            if arguments == "{}":
+                arguments = ""
+            self._calls.add(index, block.id, block.name, arguments)
         yield from self._grow(
             index, _Delta(text=block.text, thinking=block.thinking, signature=signature)
         )
@@ -266,7 +265,7 @@ class _Stream:
             yield Beat()
 
     def _count(self, usage: _Usage | None) -> None:
-        """Later numbers replace earlier ones: they are totals, not increments."""
+        """Store token counts. Later counts replace earlier counts, because counts are totals."""
         if usage is not None:
             self._usage |= {
                 name: count
@@ -274,7 +273,7 @@ class _Stream:
                 if count
             }
 
-    def _answer(self) -> Answer:
+    def _build_answer(self) -> Answer:
         parts = [
             part for _, block in sorted(self._blocks.items()) for part in block.parts()
         ]

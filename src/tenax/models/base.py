@@ -1,10 +1,10 @@
-"""The contract with a model: it is handed a body of bytes, and streams pieces; the last piece is its answer or why not.
+"""The protocol of a model: a model takes a request body and streams pieces. The last piece is an answer or a failure.
 
-A model renders and streams, nothing more. It keeps no history, makes no retries and raises nothing for what goes wrong
-outside: retries, fallbacks, budgets and time are the loop's, because they are events.
+A model only renders and streams. It keeps no history, does not retry, and raises no error for failures of the provider.
+The loop handles retries, fallbacks, budgets and timeouts, because they are events.
 
-Every message is rendered by itself, and a body is the rendered messages in a row between a head and a tail. So a request
-that grows by a message grows by that message's bytes, and the provider's prompt cache holds.
+Every message is rendered separately, and a body is the rendered messages between a head and a tail. A request with one
+more message therefore keeps all earlier bytes, and the provider's prompt cache stays valid.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Why = Literal[
     "server",
     "silent",
 ]
+# Failures after which a retry may succeed.
 RETRIED: frozenset[Why] = frozenset(
     {"away", "dropped", "malformed", "rate", "server", "silent"}
 )
-"""What may go better the next time."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as a model is told of it. `parameters` is a JSON Schema."""
+    """The description of a tool for a model. `parameters` is a JSON Schema."""
 
     name: str
     description: str
@@ -58,32 +58,32 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class Words(msgspec.Struct, frozen=True):
-    """More of the answer."""
+    """A piece of the answer."""
 
     text: str
 
 
 class Thought(msgspec.Struct, frozen=True):
-    """More of what the model thinks before it answers."""
+    """A piece of the model's reasoning."""
 
     text: str
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """Something came that nobody reads (a piece of a tool call): the model is at work."""
+    """A sign that the model is working, such as a piece of a tool call."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The end of a stream that went well: all of it."""
+    """The complete answer, at the end of a stream."""
 
     parts: list[Part]
     usage: Usage | None
     finish: str
-    """Why it ended, in the provider's word."""
+    """The provider's word for why the answer ended."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The end of a stream that did not go well. `message` is a sentence for the person, without any secret."""
+    """The failure of a call, at the end of a stream. `message` is a sentence for a person, and contains no secret."""
 
     why: Why
     message: str
@@ -91,24 +91,24 @@ class Failure(msgspec.Struct, frozen=True):
     status: int = 0
     retry_after: float | None = None
     limit: int | None = None
-    """With `overflow`: how many tokens the context holds, where the provider says it."""
+    """With `overflow`: the context window in tokens, if the provider names the size."""
 
 
 Piece = Words | Thought | Beat | Answer | Failure
 
 
 class Model(Protocol):
-    """One model of one provider."""
+    """A model of a provider."""
 
     name: str
-    """What the provider calls it."""
+    """The provider's name for the model."""
     context: int | None
-    """How many tokens its context holds, if that is known."""
+    """The context window in tokens, if known."""
     sees: bool
-    """Whether it can be shown pictures."""
+    """Whether the model accepts pictures."""
 
     def message(self, message: Message, contents: Contents = ...) -> bytes:
-        """One message as this provider's JSON. The same message, with the same contents, always gives the same bytes."""
+        """Render a message as JSON. The same message with the same contents always gives the same bytes."""
 
     def body(
         self,
@@ -117,13 +117,13 @@ class Model(Protocol):
         messages: Sequence[bytes],
         settings: Mapping[str, Any],
     ) -> bytes:
-        """The whole request, from messages that `message` has rendered."""
+        """Return the whole request, from messages rendered by `message`."""
 
     def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
-        """Send a body. Pieces as they come; the last one is an Answer or a Failure, and there is exactly one.
+        """Send a body and yield pieces. The last piece is the only Answer or Failure.
 
-        `silence` seconds without a piece are a Failure. Closing the generator ends the call.
+        The call fails after `silence` seconds without a piece. Closing the generator ends the call.
         """
 
     async def close(self) -> None:
-        """Let go of its connections."""
+        """Close all connections."""

@@ -1,8 +1,9 @@
-"""What could answer on this machine: keys in the environment, servers on loopback, the practice model.
+"""Find models on this machine: keys in the environment, servers on loopback, the practice model.
 
-Finding asks nobody but this machine, and the Ollama that the person named. A provider elsewhere is only asked when a
-person chooses it: then its models are listed, one is picked, and one small real call shows whether it works. What goes
-wrong outside is a `Failure`, as with any call; a server that hangs or answers nonsense is as good as none.
+The search contacts only this machine and the Ollama server named by the person. A remote provider is contacted only
+after the person has chosen the provider. Tenax then lists the models, picks a model, and makes a small call as a test.
+Errors of providers are `Failure`s, as with every call. A local server that hangs or sends invalid data counts as
+absent.
 """
 
 from __future__ import annotations
@@ -11,44 +12,57 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
+from tenax.clock import Timing
 from tenax.config import Api, ModelSettings, Secret
-from tenax.config.read import USUAL, model_url
+from tenax.config.read import PROVIDER_DEFAULTS, check_url
 from tenax.errors import ConfigError
 from tenax.models import connect
-from tenax.models.anthropic import VERSION
+from tenax.models.anthropic import Anthropic
 from tenax.models.base import Answer, Failure, Thought, ToolSpec, Words
-from tenax.models.errors import IS_IT, Failures
+from tenax.models.errors import CHECK_SERVER, Failures
 from tenax.models.http import is_loopback, trusted
+from tenax.models.openai import OpenAI
 from tenax.models.practice.practice import installed
 from tenax.parts import Text
 from tenax.views.context import Message
 
-__all__ = ["Offer", "Ready", "find", "models_at", "reach", "try_model", "use"]
+__all__ = [
+    "Offer",
+    "Ready",
+    "find_offers",
+    "list_models",
+    "reach_model",
+    "try_model",
+    "use_offer",
+]
 
 T = TypeVar("T")
 
-PROBE_SECONDS_MAX: Final = 0.7
+# The system accepts a connection for a server that listens, however busy the machine is. The answer takes longer there.
+PROBE_CONNECT_SECONDS_MAX: Final = 0.7
 LIST_SECONDS_MAX: Final = 15.0
+# A local server may have to load the model first.
 TRY_SECONDS_MAX: Final = 90.0
-"""A local server may have to load the model first."""
 TRY_TOKENS_MAX: Final = 16
 ANSWER_BYTES_MAX: Final = 8 << 20
+# For each server.
 OFFERS_MAX: Final = 8
-"""How many of one server's models are offered."""
 OLLAMA_PORT: Final = 11434
 LM_STUDIO: Final = "http://127.0.0.1:1234"
 LLAMA_CPP: Final = "http://127.0.0.1:8080"
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """One thing that could answer, and what its section [models.LABEL] would hold. No `name`: its models are not known yet."""
+    """A provider or model to choose, with the values for the section [models.LABEL].
+
+    Without `name`, the models of the provider are not known yet.
+    """
 
     id: str
     title: str
@@ -59,11 +73,11 @@ class Offer(msgspec.Struct, frozen=True):
     url: str = ""
     name: str = ""
     key: str = ""
-    """Where the key is (env:NAME), never the key itself."""
+    """The reference to the key (env:NAME), never the key itself."""
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A model that answered: the label and the values for `settings.add_model`, and what else could have been chosen."""
+    """A model that answered: the label and values for `config.write.add_model`, and the list of available models."""
 
     label: str
     values: dict[str, str]
@@ -78,18 +92,18 @@ class _Provider(msgspec.Struct, frozen=True):
     url: str
     key: str
     base: str
-    """The variable by which people point the key at another address."""
-    best: tuple[str, ...]
-    """Which of its models to take, as patterns; of several the highest version."""
+    """Name of the variable with a different URL for the key."""
+    preferred: tuple[str, ...]
+    """Patterns of model names, best first. Of several matches the highest version is taken."""
 
 
 _PROVIDERS: Final = (
     _Provider(
-        "Anthropic", "anthropic", "anthropic", *USUAL["anthropic"], "ANTHROPIC_BASE_URL",
+        "Anthropic", "anthropic", "anthropic", *PROVIDER_DEFAULTS["anthropic"], "ANTHROPIC_BASE_URL",
         (r"claude-sonnet-[\d-]+", r"claude-.*sonnet.*", r"claude-opus.*", r"claude.*"),
     ),
     _Provider(
-        "OpenAI", "openai", "openai", *USUAL["openai"], "OPENAI_BASE_URL",
+        "OpenAI", "openai", "openai", *PROVIDER_DEFAULTS["openai"], "OPENAI_BASE_URL",
         (r"gpt-\d+(\.\d+)?", r"gpt-\d+o", r"gpt-.*"),
     ),
     _Provider(
@@ -97,12 +111,15 @@ _PROVIDERS: Final = (
         (r"openrouter/auto",),
     ),
 )  # fmt: skip
+# Models that do not chat.
 _NO_CHAT: Final = re.compile(
     r"embed|minilm|\bbge\b|bge-|\bgte-|\be5-|rerank|whisper|\btts\b|-tts|dall-e|image|audio|realtime|transcribe"
     r"|moderation|davinci|babbage|sora|clip\b|guard",
     re.IGNORECASE,
 )
+# Models without instruction tuning.
 _BASE: Final = re.compile(r"[-:](?:base|text|pt)\b", re.IGNORECASE)
+# Billions of parameters, such as 8b.
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 _HELLO: Final = Message("user", (Text("Say hello."),))
 _TOOL: Final = ToolSpec(
@@ -115,21 +132,26 @@ _TOOL: Final = ToolSpec(
 # -- finding ------------------------------------------------------------------------------------------------
 
 
-async def find(env: Mapping[str, str]) -> list[Offer]:
-    """Everything that could answer, in the order in which it is offered; the same things in the same order always."""
+async def find_offers(env: Mapping[str, str], timing: Timing = Timing()) -> list[Offer]:
+    """Return offers for every usable model, in the order of preference."""
     ollama = _ollama_url(env.get("OLLAMA_HOST", ""))
+    timeout = httpx.Timeout(timing.probe_seconds, connect=PROBE_CONNECT_SECONDS_MAX)
     async with httpx.AsyncClient(
-        trust_env=False, verify=trusted(), timeout=PROBE_SECONDS_MAX
+        trust_env=False, verify=trusted(), timeout=timeout
     ) as client:
-        local = await asyncio.gather(
-            _ollama(client, ollama),
-            _lm_studio(client, LM_STUDIO),
-            _llama_cpp(client, LLAMA_CPP),
+        servers = await asyncio.gather(
+            _find_ollama(client, ollama),
+            _find_openai(client, "LM Studio", "lmstudio", LM_STUDIO),
+            # Many other programs use this port, so the server must identify as llama.cpp.
+            _find_openai(client, "llama.cpp", "llamacpp", LLAMA_CPP, owner="llamacpp"),
         )
     offers = [
-        _key_offer(each, env) for each in _PROVIDERS if env.get(each.key, "").strip()
+        _offer_key(provider, env)
+        for provider in _PROVIDERS
+        if env.get(provider.key, "").strip()
     ]
-    offers += [offer for server in local for offer in server]
+    for models in servers:
+        offers += models
     if installed():
         offers.append(
             Offer("practice", "Use the practice model (small, on this machine)",
@@ -139,15 +161,15 @@ async def find(env: Mapping[str, str]) -> list[Offer]:
     return offers
 
 
-def _key_offer(provider: _Provider, env: Mapping[str, str]) -> Offer:
+def _offer_key(provider: _Provider, env: Mapping[str, str]) -> Offer:
     url = env.get(provider.base, "").strip() if provider.base else ""
-    title, detail = (
-        provider.title,
-        f"Messages go to {urlsplit(provider.url).hostname}, and are paid there.",
-    )
+    title = provider.title
     if url:
-        title = urlsplit(url).netloc.rpartition("@")[2] or provider.title
+        title = urlsplit(url).netloc.rpartition("@")[2] or title
         detail = f"{provider.base} names it."
+    else:
+        host = urlsplit(provider.url).hostname
+        detail = f"Messages go to {host}, and are paid there."
     return Offer(f"key:{provider.key}", f"Use {title} with the key in {provider.key}", detail, "key",
                  provider.label, provider.api, url or provider.url, key=f"env:{provider.key}")  # fmt: skip
 
@@ -165,43 +187,38 @@ class _Tag(msgspec.Struct):
     name: str
     size: int = 0
     remote_host: str = ""
-    """Set where Ollama would ask another machine."""
+    """Set if Ollama forwards requests to another machine."""
 
 
 class _Tags(msgspec.Struct):
     models: list[_Tag]
 
 
-async def _ollama(client: httpx.AsyncClient, url: str) -> list[Offer]:
-    tags = await _probe(client, f"{url}/api/tags", _Tags)
-    sizes = (
-        {tag.name: tag.size / 1e9 for tag in tags.models if not tag.remote_host}
-        if tags
-        else {}
-    )
-    return _local("Ollama", "ollama", url, sizes)
+async def _find_ollama(client: httpx.AsyncClient, url: str) -> list[Offer]:
+    tags = await _probe(client, f"{url}/api/tags", _Tags) or _Tags([])
+    sizes = {tag.name: tag.size / 1e9 for tag in tags.models if not tag.remote_host}
+    return _offer_local("Ollama", "ollama", url, sizes)
 
 
-async def _lm_studio(client: httpx.AsyncClient, url: str) -> list[Offer]:
-    found = await _probe(client, f"{url}/v1/models", _Models)
-    return _local("LM Studio", "lmstudio", url, _by_name(found.data) if found else {})
+async def _find_openai(
+    client: httpx.AsyncClient, title: str, label: str, url: str, *, owner: str = ""
+) -> list[Offer]:
+    """Offer the models of a server with the API of OpenAI. With `owner`, offer only models of the owner."""
+    found = await _probe(client, f"{url}/v1/models", _Models) or _Models([])
+    models = [model for model in found.data if owner in {"", model.owned_by}]
+    return _offer_local(title, label, url, _guess_sizes(models))
 
 
-async def _llama_cpp(client: httpx.AsyncClient, url: str) -> list[Offer]:
-    """Much else listens on its port: it is believed only if it says who it is."""
-    found = await _probe(client, f"{url}/v1/models", _Models)
-    own = [each for each in found.data if each.owned_by == "llamacpp"] if found else []
-    return _local("llama.cpp", "llamacpp", url, _by_name(own))
-
-
-def _by_name(models: Iterable[_Model]) -> dict[str, float]:
-    """How large models are, in billions of parameters, as far as their names tell."""
-    sizes = {each.id: _BILLIONS.search(each.id) for each in models}
+def _guess_sizes(models: Iterable[_Model]) -> dict[str, float]:
+    """Return the billions of parameters in the names of the models, or 0."""
+    sizes = {model.id: _BILLIONS.search(model.id) for model in models}
     return {name: float(size[1]) if size else 0.0 for name, size in sizes.items()}
 
 
-def _local(title: str, label: str, url: str, sizes: Mapping[str, float]) -> list[Offer]:
-    """The models of a server, those that were taught to talk first, the largest of them first."""
+def _offer_local(
+    title: str, label: str, url: str, sizes: Mapping[str, float]
+) -> list[Offer]:
+    """Offer the models of a server: models with instruction tuning first, then by size, the largest first."""
     names = [
         name
         for name in sizes
@@ -218,13 +235,12 @@ def _local(title: str, label: str, url: str, sizes: Mapping[str, float]) -> list
 
 async def _probe(client: httpx.AsyncClient, url: str, shape: type[T]) -> T | None:
     try:
-        async with asyncio.timeout(PROBE_SECONDS_MAX):
+        # The timeout of httpx is for a single read. The whole answer has the same time.
+        async with asyncio.timeout(client.timeout.read):
             status, body = await _get(client, url)
-            return (
-                msgspec.json.decode(body, type=shape)
-                if status == httpx.codes.OK
-                else None
-            )
+            if status != httpx.codes.OK:
+                return None
+            return msgspec.json.decode(body, type=shape)
     except (
         TimeoutError,
         httpx.HTTPError,
@@ -239,7 +255,7 @@ async def _probe(client: httpx.AsyncClient, url: str, shape: type[T]) -> T | Non
 async def _get(
     client: httpx.AsyncClient, url: str, headers: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """Status and body; what is longer than any list of models is cut, and is no JSON then."""
+    """Return status and body. A body beyond the size limit is cut, and is then invalid JSON."""
     async with client.stream("GET", url, headers=headers) as response:
         body = b""
         async for chunk in response.aiter_bytes():
@@ -250,64 +266,67 @@ async def _get(
 
 
 def _ollama_url(host: str) -> str:
-    """Where Ollama is, by its own variable: a host, a port, both or a URL; an address to listen on means this machine."""
-    host = host.strip()
-    scheme, mark, rest = host.rpartition("://")
+    """Return the URL of Ollama from OLLAMA_HOST: a host, a port, both or a URL.
+
+    An address to listen on, such as 0.0.0.0, means this machine.
+    """
+    scheme, _, rest = host.strip().rpartition("://")
     try:
         parts = urlsplit(f"//{rest}")
-        port = parts.port or (
-            {"http": 80, "https": 443}.get(scheme, OLLAMA_PORT) if mark else OLLAMA_PORT
-        )
+        port = parts.port or {"http": 80, "https": 443}.get(scheme, OLLAMA_PORT)
     except ValueError:
         return f"http://127.0.0.1:{OLLAMA_PORT}"
-    name = (
-        parts.hostname
-        if parts.hostname not in {None, "", "0.0.0.0", "::"}  # noqa: S104
-        else "127.0.0.1"
-    )
-    name = f"[{name}]" if ":" in str(name) else name
+    name = parts.hostname or ""
+    if name in {"", "0.0.0.0", "::"}:  # noqa: S104
+        name = "127.0.0.1"
+    if ":" in name:
+        name = f"[{name}]"
     return f"{scheme or 'http'}://{name}:{port}{parts.path.rstrip('/')}"
 
 
 # -- choosing -----------------------------------------------------------------------------------------------
 
 
-async def use(
+async def use_offer(
     offer: Offer, env: Mapping[str, str], *, name: str = ""
 ) -> Ready | Failure:
-    """Take an offer: list its models if that was not done yet, pick one unless `name` does, and try it."""
+    """Try the model `name` of an offer. Without a name, try the best model of the offer."""
     key, models = None, [offer.name]
     if offer.key:
         variable = offer.key.removeprefix("env:")
         key = Secret(env.get(variable), f"the environment variable {variable}")
     if not offer.name:
-        listed = await models_at(offer.api, offer.url, key)
+        listed = await list_models(offer.api, offer.url, key)
         if isinstance(listed, Failure):
             return listed
-        best = next((each.best for each in _PROVIDERS if each.label == offer.label), ())
-        models = _best_first(listed, best)
+        preferred = {provider.label: provider.preferred for provider in _PROVIDERS}
+        models = _put_best_first(listed, preferred.get(offer.label, ()))
     if not name and not models:
         return Failure(
             "refused",
             f"{urlsplit(offer.url).hostname} lists no model.",
             hint="Connect another.",
         )
-    tried = await reach(offer.api, offer.url, name or models[0], key)
-    if isinstance(tried, Failure):
-        return tried
-    values = tried.values | ({"key": offer.key} if offer.key else {})
+    ready = await reach_model(offer.api, offer.url, name or models[0], key)
+    if isinstance(ready, Failure):
+        return ready
+    values = dict(ready.values)
+    if offer.key:
+        values["key"] = offer.key
     return Ready(offer.label, values, models)
 
 
-async def reach(api: Api, url: str, name: str, key: Secret | None) -> Ready | Failure:
-    """Try a model at an address. The key is not among the values: `settings.add_model` is given it apart."""
+async def reach_model(
+    api: Api, url: str, name: str, key: Secret | None
+) -> Ready | Failure:
+    """Try a model at a URL. The values of the result do not contain the key."""
     if api == "practice":
         failure = await try_model(
             ModelSettings(label="practice", api=api, url="", name="practice")
         )
         return failure or Ready("practice", {"api": api}, ["practice"])
     try:
-        url = model_url(url.strip(), "This")
+        url = check_url(url.strip(), "This")
     except ConfigError as error:
         return Failure("refused", str(error), hint=error.hint)
     failure = await try_model(
@@ -317,46 +336,46 @@ async def reach(api: Api, url: str, name: str, key: Secret | None) -> Ready | Fa
 
 
 def _label(url: str) -> str:
-    """A short name for an address: api.groq.com is groq."""
+    """Return a short name for a URL: groq for api.groq.com."""
     if is_loopback(url):
         return "local"
     host = re.sub(r"^(?:api|www)\.|\.[a-z]+$", "", urlsplit(url).hostname or "")
     return re.sub(r"\W+", "-", host).strip("-") or "main"
 
 
-async def models_at(
+async def list_models(
     api: Api, url: str, key: Secret | None = None
 ) -> list[str] | Failure:
-    """The models at an address that can talk, by name; all of them, where none looks like it."""
+    """Return the names of the chat models at a URL, or of all models if no name looks like a chat model."""
     try:
-        url = model_url(url.strip(), "This")
+        url = check_url(url.strip(), "This")
         secret = key.reveal() if key else None
     except ConfigError as error:
         return Failure("refused", str(error), hint=error.hint)
     failures = Failures(
         urlsplit(url).netloc.rpartition("@")[2], "any of its models", secret
     )
+    adapter = Anthropic if api == "anthropic" else OpenAI
     proxied = not is_loopback(url)
     client = httpx.AsyncClient(
         trust_env=proxied, verify=trusted(), timeout=LIST_SECONDS_MAX
     )
     try:
         async with asyncio.timeout(LIST_SECONDS_MAX), client:
-            status, body = await _get(client, *_list_request(api, url, secret))
-        # what is no address of models has no list of them
+            headers = {"user-agent": "tenax", **adapter.headers(secret)}
+            target = adapter.root(url) + adapter.models_path
+            status, body = await _get(client, target, headers)
+        # 404 and 405 mean a wrong URL: the body is then no list of models.
         if status not in {200, 404, 405}:
-            return failures.answered(status, {}, body)
-        found = sorted(
-            {
-                each.id
-                for each in msgspec.json.decode(body, type=_Models).data
-                if each.id
-            }
-        )
+            return failures.from_response(status, {}, body)
+        models = msgspec.json.decode(body, type=_Models).data
+        found = sorted({model.id for model in models if model.id})
     except (TimeoutError, httpx.TimeoutException):
-        return Failure("silent", f"{failures.where} does not answer.", hint=IS_IT)
+        return Failure(
+            "silent", f"{failures.where} does not answer.", hint=CHECK_SERVER
+        )
     except httpx.HTTPError as error:
-        return failures.away(error)
+        return failures.from_connection_error(error)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return Failure(
             "malformed",
@@ -366,23 +385,10 @@ async def models_at(
     return [name for name in found if not _NO_CHAT.search(name)] or found
 
 
-def _list_request(api: Api, url: str, secret: str | None) -> tuple[str, dict[str, str]]:
-    """Where the models of an address are listed, and what has to be said there."""
-    headers = {"user-agent": "tenax"}
-    if api == "anthropic":
-        headers |= {"anthropic-version": VERSION} | (
-            {"x-api-key": secret} if secret else {}
-        )
-        return f"{url.removesuffix('/v1')}/v1/models?limit=1000", headers
-    return f"{url}/models", headers | (
-        {"authorization": f"Bearer {secret}"} if secret else {}
-    )
-
-
 async def try_model(settings: ModelSettings) -> Failure | None:
-    """One small real call, with a tool, as every later call has one. None: it works."""
+    """Make a small call with a tool, like later calls. Return `None` if the call works."""
     try:
-        model = connect(replace(settings, max_tokens=TRY_TOKENS_MAX))
+        model = connect(msgspec.structs.replace(settings, max_tokens=TRY_TOKENS_MAX))
     except ConfigError as error:
         return Failure("key", str(error), hint=error.hint)
     try:
@@ -398,19 +404,20 @@ async def try_model(settings: ModelSettings) -> Failure | None:
     return None
 
 
-def _best_first(models: Sequence[str], patterns: Iterable[str]) -> list[str]:
+def _put_best_first(models: Sequence[str], patterns: Iterable[str]) -> list[str]:
     for pattern in patterns:
-        if hits := [name for name in models if re.fullmatch(pattern, name)]:
-            best = max(hits, key=_version)
+        matches = [name for name in models if re.fullmatch(pattern, name)]
+        if matches:
+            best = max(matches, key=_version)
             return [best, *(name for name in models if name != best)]
     return list(models)
 
 
 def _version(name: str) -> tuple[list[float], int, str]:
-    """The numbers in a name, without dates; of the same version the plain name."""
+    """Return the numbers in a name without dates; of the same version the shortest name is the greatest."""
     numbers = [
-        float(each)
-        for each in re.findall(r"\d+(?:\.\d+)?", name)
-        if len(each) < 5  # noqa: PLR2004
+        float(number)
+        for number in re.findall(r"\d+(?:\.\d+)?", name)
+        if len(number) < 5  # noqa: PLR2004
     ]
     return numbers, -len(name), name

@@ -1,8 +1,8 @@
-"""What a provider said instead of an answer, as a `Failure` that a person can act on.
+"""Turn the error responses of providers into `Failure`s with a hint for the person.
 
-Providers agree on the status and on little else; what they say in words is read only for what a person would do
-differently about: a context that is too long, an account that is empty, a wrong address, a model that knows no tools. Their
-words are quoted, cut short, with the key taken out.
+Providers agree on HTTP status codes and on little else. The text of an error is searched only for causes that need a
+different action: a context overflow, an unpaid account, a wrong URL, a model without tools. The text is quoted,
+shortened, and the key is removed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import ssl
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tenax.models.base import Failure, Why
 
-__all__ = ["IS_IT", "Failures"]
+__all__ = ["CHECK_SERVER", "Failures"]
 
 QUOTE_CHARS_MAX: Final = 300
 WAIT_SECONDS_MAX: Final = 24 * 3600.0
 
-# Errors inside a stream carry a word where a status would stand.
+# The status for each error code. Errors inside a stream have a code and no status.
 _STATUS: Final = {
     "api_error": 500,
     "authentication_error": 401,
@@ -51,6 +51,7 @@ _TOO_LONG: Final = re.compile(
     r"|maximum number of tokens|reduce the length",
     re.IGNORECASE,
 )
+# The size of the context window, in the first group.
 _LIMITS: Final = (
     re.compile(r"maximum context length (?:is|of) ([\d,]+)", re.IGNORECASE),
     re.compile(r"(?<![\d,])([\d,]+) maximum context length", re.IGNORECASE),
@@ -82,268 +83,280 @@ _NO_PATH: Final = re.compile(
     re.IGNORECASE,
 )
 
-# What is known to listen on this machine, by its port, and how it is started.
-_SERVERS: Final = {
+# Servers that listen on this machine, by port: the name, and the command that starts the server.
+_LOCAL_SERVERS: Final = {
     "11434": ("Ollama", "ollama serve"),
     "1234": ("LM Studio", "lms server start"),
     "8080": ("llama.cpp", "llama-server -m MODEL.gguf"),
 }
 _LOOPBACK: Final = re.compile(r"(127\.[\d.]+|localhost|\[::1\])(?::(\d+))?")
 
-# What a status means, in a sentence, and what to do. 401 is not quoted: the provider's words may hold the key.
-_SENTENCES: Final[Mapping[int, tuple[Why, str, str]]] = {
-    401: (
+CHECK_SERVER: Final = "Is the server running, and is the URL right?"
+_CHECK_NETWORK: Final = "Is this machine on the network, and is the URL right?"
+_CHECK_CERTIFICATE: Final = "Is the URL right? For your own server, set SSL_CERT_FILE to the certificate to trust."
+
+
+class _Explanation(NamedTuple):
+    """The meaning of an error, and a hint for the person."""
+
+    why: Why
+    sentence: str
+    hint: str
+
+
+# 401 is not quoted: the text may contain the key.
+_BY_STATUS: Final[Mapping[int, _Explanation]] = {
+    401: _Explanation(
         "key",
-        "{where} does not accept the key.",
-        "Check `key` in the section of this model, and what it names.",
+        "{where} rejected the API key.",
+        "Check the key and try again.",
     ),
-    402: (
+    402: _Explanation(
         "refused",
-        "{where} wants to be paid first.{quoted}",
-        "Check the account at the provider.",
+        "{where} says that your account has no credit left.{quoted}",
+        "Add credit to your account, or use another model.",
     ),
-    403: (
+    403: _Explanation(
         "key",
-        "{where} does not let this key use {model}.{quoted}",
-        "Check with the provider what this key may do.",
+        "{where} does not allow this API key to use {model}.{quoted}",
+        "Check the permissions of the key at the provider.",
     ),
-    404: (
+    404: _Explanation(
         "refused",
-        "{where} has no model {model}, or the address is wrong.{quoted}",
-        "Check `name` and `url` in the section of this model.",
+        "{where} has no model {model}, or the URL is wrong.{quoted}",
+        "Check the name of the model and the URL.",
     ),
-    429: (
+    429: _Explanation(
         "rate",
-        "{where} takes no more requests for now.{quoted}",
+        "{where}: rate limit reached.{quoted}",
         "Wait, or use another model.",
     ),
 }
-IS_IT: Final = "Is it running, and is `url` in the section of this model right?"
-_NETWORK: Final = (
-    "Is this machine on the network, and is `url` in the section of this model right?"
-)
-_CERTIFICATE: Final = "Is `url` right? For a server of your own, SSL_CERT_FILE names the certificate to trust."
-_NO_MODEL: Final[tuple[Why, str, str]] = (
+_NO_MODEL: Final = _Explanation(
     "refused",
     "{where} has no model {model}.{quoted}",
-    "Check `name` in the section of this model; a local server may have to fetch it first.",
+    "Check the name of the model. A local server may have to download it first.",
 )
-_NOWHERE: Final[tuple[Why, str, str]] = (
+_WRONG_URL: Final = _Explanation(
     "refused",
-    "{where} answers, and there is no model at this address.{quoted}",
-    "Check `url` in the section of this model: does /v1 have to be added to it?",
+    "{where} responds, but there is no model at this URL.{quoted}",
+    "Check the URL. Does it have to end with /v1?",
 )
-_TOOLLESS: Final[tuple[Why, str, str]] = (
+_WITHOUT_TOOLS: Final = _Explanation(
     "refused",
-    "{model} cannot use tools, and Tenax works with tools.{quoted}",
-    "Choose another model. llama.cpp has to be started with --jinja.",
+    "{model} cannot use tools, and Tenax needs them.{quoted}",
+    "Choose another model. Start llama.cpp with --jinja.",
 )
-_NO_KEY: Final[tuple[Why, str, str]] = (
+_NO_KEY: Final = _Explanation(
     "key",
-    "{where} asks for a key, and none is set.",
-    'Set key = "env:NAME" in the section of this model.',
+    "{where} needs an API key, and none is set.",
+    'Enter a key with `tenax setup`, or set key = "env:NAME" for this model in the settings file.',
 )
-_TROUBLE: Final[tuple[Why, str, str]] = (
+_SERVER_ERROR: Final = _Explanation(
     "server",
-    "{where} has trouble of its own (status {status}).{quoted}",
+    "{where} returned an error (status {status}).{quoted}",
     "Try again later, or use another model.",
 )
-_REFUSED: Final[tuple[Why, str, str]] = (
+_REFUSED: Final = _Explanation(
     "refused",
     "{where} refused the request (status {status}).{quoted}",
-    "Check `api`, `url` and `name` in the section of this model.",
+    "Check the type of server, the URL and the name of the model.",
 )
 
 
 class _Error(msgspec.Struct):
-    """What the known shapes of an error have in common."""
+    """The common fields of the known error formats."""
 
     message: str = ""
-    kinds: list[str] = []
+    codes: list[str] = []
     status: int = 0
     limit: int | None = None
-    page: bool = False
-    """Whether it is a page for people."""
+    is_page: bool = False
+    """Whether the body is HTML."""
+
+    @property
+    def text(self) -> str:
+        return " ".join([*self.codes, self.message])
 
 
 class Failures:
-    """Who is spoken of, and what must never be repeated."""
+    """Explains the errors of a model at a host, without revealing the key."""
 
     def __init__(self, where: str, model: str, key: str | None) -> None:
         self.where = where
         self.model = model
         self._key = key
 
-    def answered(self, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
-        """The failure that this answer is. An error under the status of success carries its own, or none."""
-        found = _read(body)
-        return self._failure(
-            found,
-            status if status >= 300 else found.status or 500,  # noqa: PLR2004
-            _wait(headers),
-        )
+    def from_response(
+        self, status: int, headers: Mapping[str, str], body: bytes
+    ) -> Failure:
+        """Explain a response. An error with a success status may carry the real status in the body."""
+        error = _decode_error(body)
+        if status < 300:  # noqa: PLR2004
+            status = error.status or 500
+        return self._explain(error, status, _retry_after(headers))
 
-    def sent(self, error: object) -> Failure:
-        """The failure that an error object inside a stream is."""
-        found = _parse(error)
-        return self._failure(found, found.status or 500, None)
+    def from_event(self, error: object) -> Failure:
+        """Explain an error object inside a stream."""
+        found = _parse_error(error)
+        return self._explain(found, found.status or 500, None)
 
-    def _failure(self, error: _Error, status: int, wait: float | None) -> Failure:
-        said = " ".join([*error.kinds, error.message])
-        if status in {400, 413, 422, 500} and (error.limit or _TOO_LONG.search(said)):
-            return self._overflow(error, status)
-        if "insufficient_quota" in error.kinds or (
-            status in {400, 403} and _UNPAID.search(error.message)
-        ):
+    def _explain(
+        self, error: _Error, status: int, retry_after: float | None
+    ) -> Failure:
+        is_too_long = error.limit or _TOO_LONG.search(error.text)
+        if status in {400, 413, 422, 500} and is_too_long:
+            return self._explain_overflow(error, status)
+        is_unpaid = status in {400, 403} and _UNPAID.search(error.message)
+        if is_unpaid or "insufficient_quota" in error.codes:
             status = 402
         if status in {401, 403} and not self._key:
-            why, sentence, hint = _NO_KEY
+            explanation = _NO_KEY
         else:
-            why, sentence, hint = _meant(error, status)
-        words = {
-            "where": self.where,
-            "model": self.model,
-            "status": status,
-            "quoted": self._quote(error.message),
-        }
+            explanation = _find_explanation(error, status)
+        message = explanation.sentence.format(
+            where=self.where,
+            model=self.model,
+            status=status,
+            quoted=self._quote(error.message),
+        )
         return Failure(
-            why, sentence.format(**words), hint=hint, status=status, retry_after=wait
+            explanation.why,
+            message,
+            hint=explanation.hint,
+            status=status,
+            retry_after=retry_after,
         )
 
-    def away(self, error: BaseException) -> Failure:
-        """The failure that a connection is which could not be made."""
-        because, hint = str(error).rstrip(".") or "the connection failed", IS_IT
+    def from_connection_error(self, error: BaseException) -> Failure:
+        """Explain why a connection could not be made."""
+        reason = str(error).rstrip(".") or "the connection failed"
+        hint = CHECK_SERVER
         for cause in _causes(error):
             match cause:
                 case ssl.SSLCertVerificationError():
-                    because, hint = "its certificate is not trusted here", _CERTIFICATE
+                    reason = "its certificate is not trusted"
+                    hint = _CHECK_CERTIFICATE
                 case ssl.SSLError():
-                    because, hint = (
-                        "it does not speak https there",
-                        "Does `url` begin with http:// instead?",
-                    )
+                    reason = "the server does not use https there"
+                    hint = "Does the URL begin with http:// instead?"
                 case socket.gaierror():
-                    because, hint = "its name is not known", _NETWORK
+                    reason, hint = "the host name is unknown", _CHECK_NETWORK
                 case ConnectionRefusedError():
-                    here = _LOOPBACK.fullmatch(self.where)
-                    if here and (known := _SERVERS.get(here[2])):
-                        sentence = f"{known[0]} is not running at {self.where}."
+                    local = _LOOPBACK.fullmatch(self.where)
+                    if local and local[2] in _LOCAL_SERVERS:
+                        name, command = _LOCAL_SERVERS[local[2]]
                         return Failure(
-                            "away", sentence, hint=f"Start it with: {known[1]}"
+                            "away",
+                            f"{name} is not running at {self.where}.",
+                            hint=f"Start it with: {command}",
                         )
-                    because, hint = "nothing is running there", IS_IT
+                    reason = "nothing is listening at this address"
                 case OSError(errno=errno.ENETUNREACH | errno.EHOSTUNREACH):
-                    because, hint = "there is no way to it", _NETWORK
+                    reason, hint = "there is no route to the host", _CHECK_NETWORK
                 case _:
                     continue
             break
-        return Failure("away", f"{self.where} cannot be reached: {because}.", hint=hint)
+        return Failure("away", f"{self.where} cannot be reached: {reason}.", hint=hint)
 
-    def _overflow(self, error: _Error, status: int) -> Failure:
-        limit = error.limit or next(
-            (
-                int(found[1].replace(",", ""))
-                for each in _LIMITS
-                if (found := each.search(error.message))
-            ),
-            None,
-        )
-        holds = f", which holds {limit:,} tokens" if limit else ""
+    def _explain_overflow(self, error: _Error, status: int) -> Failure:
+        limit = error.limit or _find_limit(error.message)
+        size = f" ({limit:,} tokens)" if limit else ""
         return Failure(
             "overflow",
-            f"The conversation is longer than the context of {self.model}{holds}.",
-            hint="Use a model with a larger context, or begin a new conversation.",
+            f"The conversation is too long for the context of {self.model}{size}.",
+            hint="Use a model with a larger context, or start a new conversation.",
             status=status,
             limit=limit,
         )
 
-    def _quote(self, words: str) -> str:
-        """The provider's words as they may be shown: short, on one line, without the key."""
+    def _quote(self, text: str) -> str:
+        """Quote the provider: short, on a single line, without the key."""
         if self._key:
-            words = words.replace(self._key, "***")
-        words = _KEY_LIKE.sub("***", " ".join(words.split()))
-        if len(words) > QUOTE_CHARS_MAX:
-            words = words[:QUOTE_CHARS_MAX] + "..."
-        return f' It says: "{words}"' if words else ""
+            text = text.replace(self._key, "***")
+        text = _KEY_LIKE.sub("***", " ".join(text.split()))
+        if len(text) > QUOTE_CHARS_MAX:
+            text = text[:QUOTE_CHARS_MAX] + "..."
+        return f' Server message: "{text}"' if text else ""
 
 
-def _meant(error: _Error, status: int) -> tuple[Why, str, str]:
-    """What a person has to know of it."""
+def _find_explanation(error: _Error, status: int) -> _Explanation:
     if _NO_TOOLS.search(error.message):
-        return _TOOLLESS
-    if status in {404, 405} and error.page:
-        return _NOWHERE
+        return _WITHOUT_TOOLS
+    if status in {404, 405} and error.is_page:
+        return _WRONG_URL
     if status in {404, 405, 500} and _NO_PATH.search(error.message):
-        return _NOWHERE
-    if status in {400, 404, 422} and _MODEL_UNKNOWN.search(
-        " ".join([*error.kinds, error.message])
-    ):
+        return _WRONG_URL
+    if status in {400, 404, 422} and _MODEL_UNKNOWN.search(error.text):
         return _NO_MODEL
     if status in {408, 409, 425} or status >= 500:  # noqa: PLR2004  (a status is its own name)
-        return _TROUBLE
-    return _SENTENCES.get(status, _REFUSED)
+        return _SERVER_ERROR
+    return _BY_STATUS.get(status, _REFUSED)
+
+
+def _find_limit(message: str) -> int | None:
+    """Return the size of the context window named in the message."""
+    for pattern in _LIMITS:
+        found = pattern.search(message)
+        if found:
+            return int(found[1].replace(",", ""))
+    return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what led to it."""
+    """Yield an error and all of its causes."""
     yield error
     if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _causes(each)
+        for member in error.exceptions:
+            yield from _causes(member)
     cause = error.__cause__ or error.__context__
     if cause is not None:
         yield from _causes(cause)
 
 
-def _read(body: bytes) -> _Error:
+def _decode_error(body: bytes) -> _Error:
     try:
-        return _parse(msgspec.json.decode(body))
+        return _parse_error(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = re.sub(r"<[^<>]*>", " ", body.decode("utf-8", "replace"))
-        return _Error(message=text, page=b"<html" in body[:500].lower())
+        return _Error(message=text, is_page=b"<html" in body[:500].lower())
 
 
-def _parse(answer: object) -> _Error:
-    """OpenAI `{"error": {"message", "type", "code"}}`, Anthropic `{"type": "error", "error": {...}}`, and plainer ones."""
+def _parse_error(answer: object) -> _Error:
+    """Parse OpenAI's `{"error": {"message", "type", "code"}}`, Anthropic's `{"type": "error", "error": {...}}`, and simpler forms."""
     error: Any = answer
     while isinstance(error, dict) and isinstance(error.get("error"), dict):
         error = error["error"]
     if not isinstance(error, dict):
         return _Error(message=error if isinstance(error, str) else "")
-    said = next(
-        (
-            error[key]
-            for key in ("message", "error", "detail")
-            if isinstance(error.get(key), str)
-        ),
-        "",
+    messages = [error.get(key) for key in ("message", "error", "detail")]
+    codes = [error.get(key) for key in ("code", "type")]
+    found = _Error(
+        message=next((text for text in messages if isinstance(text, str)), ""),
+        codes=[code for code in codes if isinstance(code, str)],
     )
-    kinds = [
-        each for key in ("code", "type") if isinstance(each := error.get(key), str)
-    ]
-    code = error.get("code")
-    known = [_STATUS[each] for each in kinds if each in _STATUS]
-    limit = error.get("n_ctx")
-    return _Error(
-        message=said,
-        kinds=kinds,
-        status=code if isinstance(code, int) and code >= 400 else next(iter(known), 0),  # noqa: PLR2004
-        limit=limit if isinstance(limit, int) and limit > 0 else None,
-    )
+    found.status = next((_STATUS[code] for code in found.codes if code in _STATUS), 0)
+    code, limit = error.get("code"), error.get("n_ctx")
+    if isinstance(code, int) and code >= 400:  # noqa: PLR2004
+        found.status = code
+    if isinstance(limit, int) and limit > 0:
+        found.limit = limit
+    return found
 
 
-def _wait(headers: Mapping[str, str]) -> float | None:
-    """Retry-After: seconds, or a date by the provider's own clock."""
-    given = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d{1,9}(\.\d+)?", given):
-        return min(float(given), WAIT_SECONDS_MAX)
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of Retry-After. The header may be a date by the clock of the provider."""
+    text = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d{1,9}(\.\d+)?", text):
+        return min(float(text), WAIT_SECONDS_MAX)
     try:
-        seconds = (_date(given) - _date(headers.get("date", ""))).total_seconds()
+        until, now = _parse_date(text), _parse_date(headers.get("date", ""))
     except (TypeError, ValueError):
         return None
+    seconds = (until - now).total_seconds()
     return min(max(seconds, 0.0), WAIT_SECONDS_MAX)
 
 
-def _date(text: str) -> datetime:
-    when = parsedate_to_datetime(text)
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
+def _parse_date(text: str) -> datetime:
+    date = parsedate_to_datetime(text)
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -1,8 +1,8 @@
-"""The wire: the one place that knows httpx.
+"""Calls of models over HTTP with httpx.
 
-An adapter says how a message looks and what an event means (a `Fold`); this sends the body, reads the events and ends the
-stream with exactly one Answer or Failure, whatever happens on the way. Closing the iterator closes the connection, and a
-server that sees it closed stops generating.
+An adapter renders messages and interprets events (`Fold`). `HttpModel` sends the body, reads the events and ends the
+stream with exactly one Answer or Failure. Closing the iterator closes the connection, and the server then stops
+generating.
 """
 
 from __future__ import annotations
@@ -10,37 +10,38 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from contextlib import aclosing, suppress
 from functools import cache
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import ClassVar, Final, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
+from tenax.clock import Timing
 from tenax.config import ModelSettings
 from tenax.events import Usage
 from tenax.models.base import Answer, Failure, Model, Piece
-from tenax.models.errors import IS_IT, Failures
+from tenax.models.errors import CHECK_SERVER, Failures
 from tenax.models.sse import Reader, ServerEvent, TooLong
+from tenax.models.toolcalls import Calls
 
 __all__ = ["Fold", "HttpModel", "is_loopback", "trusted"]
 
 T = TypeVar("T")
 
 CONNECT_SECONDS_MAX: Final = 15.0
-DRAIN_SECONDS_MAX: Final = 0.1
 ERROR_BYTES_MAX: Final = 64 * 1024
+# No real call uses more: larger numbers of a provider are errors.
 TOKENS_MAX: Final = 1_000_000_000
 DOLLARS_MAX: Final = 1_000_000
-"""No call takes more: a provider that says so is not believed."""
+# Open calls of one model at a time.
 CALLS_MAX: Final = 256
-"""How many calls one model may have open at once."""
 
 
-# Families of models that are known to see. Whatever else does is told so by the person: `sees = true`.
+# Model families that accept pictures. For other models a person sets `sees = true`.
 _SEES: Final = re.compile(
     r"claude-(?:3|sonnet|opus|haiku)|gpt-(?:4o|4\.\d|[5-9])|\bo[34](?:-|$)(?!mini-20)|gemini|gemma-?[3-9]|llava|pixtral"
     r"|mistral-(?:small|medium)-3|llama-?4|[-.\d]vl\b|vision|openrouter/auto",
@@ -48,61 +49,88 @@ _SEES: Final = re.compile(
 )
 
 
-class Fold(Protocol):
-    """What the events of one stream say, gathered. What it cannot read it raises: msgspec's errors and the decoder's."""
+class Fold(ABC):
+    """Collects the events of a stream. Raises the errors of msgspec and of the UTF-8 decoder for invalid data."""
 
+    def __init__(self, model: HttpModel) -> None:
+        self._model = model
+        self._calls = Calls()
+        self._finish = ""
+        """The provider's word for why the answer ended."""
+
+    @abstractmethod
     def feed(self, data: bytes) -> Iterable[Piece]:
-        """The pieces of one event. An Answer or a Failure ends the stream."""
+        """Return the pieces of an event. An `Answer` or a `Failure` ends the stream."""
 
     def end(self) -> Answer | None:
-        """The stream is at its end: the answer, if it is whole."""
+        """Return the answer at the end of the stream, or `None` if the answer is incomplete.
+
+        Some servers omit the last event; then a finish reason shows that the answer is complete.
+        """
+        return self._build_answer() if self._finish else None
+
+    @abstractmethod
+    def _build_answer(self) -> Answer: ...
 
 
 class HttpModel(Model):
-    """A model at an address."""
+    """A model behind an HTTP API."""
 
     path: ClassVar[str]
+    """The path of requests, below `root`."""
+    models_path: ClassVar[str]
+    """The path of the list of models, below `root`."""
 
-    def __init__(self, settings: ModelSettings, headers: Mapping[str, str]) -> None:
+    def __init__(self, settings: ModelSettings, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self.name = settings.name
         self.context = settings.context
         self.sees = (
             bool(_SEES.search(self.name)) if settings.sees is None else settings.sees
         )
         self.settings = settings
-        place = urlsplit(settings.url)
-        self._where = place.netloc.rpartition("@")[2]
-        self.failures = Failures(
-            self._where, self.name, settings.key.reveal() if settings.key else None
-        )
-        self._url = settings.url.rstrip("/") + self.path
+        # The host without a user name and password.
+        self._where = urlsplit(settings.url).netloc.rpartition("@")[2]
+        key = settings.key.reveal() if settings.key else None
+        self.failures = Failures(self._where, self.name, key)
+        self._url = self.root(settings.url) + self.path
         self._client = httpx.AsyncClient(
             headers={
                 "accept": "text/event-stream",
                 "accept-encoding": "identity",
                 "content-type": "application/json",
                 "user-agent": "tenax",
-                **headers,
+                **self.headers(key),
             },
             timeout=httpx.Timeout(
                 None, connect=CONNECT_SECONDS_MAX, pool=CONNECT_SECONDS_MAX
             ),
             verify=trusted(),
-            # no proxy knows this machine as it knows itself
+            # A proxy cannot reach a loopback address of this machine.
             trust_env=not is_loopback(settings.url),
             limits=httpx.Limits(
                 max_connections=CALLS_MAX, max_keepalive_connections=16
             ),
         )
 
+    @staticmethod
+    def root(url: str) -> str:
+        """Return the URL of the API from the URL in the settings."""
+        return url.rstrip("/")
+
+    @staticmethod
+    @abstractmethod
+    def headers(key: str | None) -> dict[str, str]:
+        """Return the headers of the provider, with the key if there is a key."""
+
     @abstractmethod
     def fold(self) -> Fold:
-        """What gathers the events of a new stream."""
+        """Return the fold for a new stream."""
 
     async def stream(
         self, body: bytes, *, silence: float
     ) -> AsyncGenerator[Piece, None]:
-        """Send the body, and play what comes."""
+        """Send the body and yield pieces as they arrive."""
         fold = self.fold()
         async with aclosing(self._events(body, silence)) as events:
             async for event in events:
@@ -116,7 +144,7 @@ class HttpModel(Model):
                     return
                 for piece in pieces:
                     if isinstance(piece, Answer):
-                        await _drain(events)
+                        await _drain(events, self._timing.drain_seconds)
                     yield self._learn(piece)
                     if isinstance(piece, Answer | Failure):
                         return
@@ -128,32 +156,34 @@ class HttpModel(Model):
     def usage(
         self, tokens_in: int, tokens_out: int, *, cached: int = 0, cost: object = None
     ) -> Usage:
-        """What a call took. Without a word of the provider on money, the person's prices count, if there are any."""
-        took, gave, known = (
-            min(max(each, 0), TOKENS_MAX) for each in (tokens_in, tokens_out, cached)
+        """Return the usage of a call. If the provider reports no cost, the prices in the settings apply."""
+        tokens_in, tokens_out, cached = (
+            min(max(count, 0), TOKENS_MAX) for count in (tokens_in, tokens_out, cached)
         )
         if isinstance(cost, int | float) and 0 <= cost <= DOLLARS_MAX:
-            return Usage(input=took, output=gave, cached=known, cost=float(cost))
-        return Usage(
-            input=took, output=gave, cached=known, cost=self.settings.cost(took, gave)
-        )
+            dollars: float | None = float(cost)
+        else:
+            dollars = self.settings.cost(tokens_in, tokens_out)
+        return Usage(input=tokens_in, output=tokens_out, cached=cached, cost=dollars)
 
     async def _events(
         self, body: bytes, silence: float
     ) -> AsyncGenerator[ServerEvent | Failure, None]:
-        """Events as they come; whatever goes wrong is the last one. Comments and pings do not break the silence."""
+        """Yield events. A failure is the last item. Comments and pings do not count as a sign of life."""
         response: httpx.Response | None = None
         loop = asyncio.get_running_loop()
         until = loop.time() + silence
         request = self._client.build_request("POST", self._url, content=body)
         try:
-            response = await _by(until, self._client.send(request, stream=True))
+            response = await _await_until(
+                until, self._client.send(request, stream=True)
+            )
             chunks = response.aiter_bytes()
-            if not _streams(response):
-                yield await _by(until, self._refusal(response, chunks))
+            if not _is_stream(response):
+                yield await _await_until(until, self._refusal(response, chunks))
                 return
             reader = Reader()
-            while chunk := await _by(until, anext(chunks, b"")):
+            while chunk := await _await_until(until, anext(chunks, b"")):
                 for event in reader.feed(chunk):
                     if event.name != b"ping":
                         yield event
@@ -161,19 +191,20 @@ class HttpModel(Model):
         except TimeoutError:
             yield Failure(
                 "silent",
-                f"{self._where} has said nothing for {silence:g} seconds.",
-                hint="It may be overloaded, or loading the model. Try again later.",
+                f"{self._where} has sent nothing for {silence:g} seconds.",
+                hint="The server may be overloaded or loading the model. Try again later.",
             )
         except TooLong:
             yield Failure(
                 "refused",
-                f"{self._where} sends more than any answer holds; the call was ended.",
+                f"{self._where} sent more than an answer may have. Tenax ended the call.",
             )
         except (
             httpx.HTTPError,
             ssl.SSLError,
-        ) as error:  # the latter in the middle: httpx lets it through
-            yield self._translated(error, begun=response is not None)
+        ) as error:
+            # In the middle of a stream httpx does not wrap ssl.SSLError.
+            yield self._translate(error, begun=response is not None)
         finally:
             if response is not None:
                 await response.aclose()
@@ -181,7 +212,7 @@ class HttpModel(Model):
     async def _refusal(
         self, response: httpx.Response, chunks: AsyncIterator[bytes]
     ) -> Failure:
-        """The failure that a response is when it is no stream of events."""
+        """Explain a response that is not a stream of events."""
         body = b""
         async for chunk in chunks:
             body += chunk
@@ -191,15 +222,15 @@ class HttpModel(Model):
             kind = response.headers.get("content-type", "").partition(";")[0]
             return Failure(
                 "refused",
-                f"{self._where} answers with {kind or 'something'} where a stream of events should come.",
-                hint="Check `url` and `api` in the section of this model: does /v1 have to be added to `url`?",
+                f"{self._where} sent {kind or 'something else'} instead of an event stream.",
+                hint="Check the URL and the type of server. Does the URL have to end with /v1?",
                 status=response.status_code,
             )
-        return self.failures.answered(
+        return self.failures.from_response(
             response.status_code, response.headers, body[:ERROR_BYTES_MAX]
         )
 
-    def _translated(
+    def _translate(
         self, error: httpx.HTTPError | ssl.SSLError, *, begun: bool
     ) -> Failure:
         match error:
@@ -210,17 +241,19 @@ class HttpModel(Model):
             case httpx.ConnectTimeout():
                 return Failure(
                     "away",
-                    f"{self._where} cannot be reached: it does not answer.",
-                    hint=IS_IT,
+                    f"{self._where} cannot be reached: the server does not respond.",
+                    hint=CHECK_SERVER,
                 )
             case (
                 httpx.ConnectError() | httpx.ProxyError() | httpx.UnsupportedProtocol()
             ):
-                return self.failures.away(error)
+                return self.failures.from_connection_error(error)
             case httpx.DecodingError():
                 return self._malformed()
             case _ if begun:
-                return self._dropped("broke off in the middle of its answer")
+                return self._dropped(
+                    "dropped the connection in the middle of the answer"
+                )
             case _:
                 return self._dropped("closed the connection without an answer")
 
@@ -230,44 +263,44 @@ class HttpModel(Model):
     def _malformed(self) -> Failure:
         return Failure(
             "malformed",
-            f"{self._where} sent something that cannot be read.",
-            hint="Try again; if it stays so, check `api` in the section of this model.",
+            f"{self._where} sent a response that Tenax cannot read.",
+            hint="Try again. If it happens again, check the type of server.",
         )
 
     def _learn(self, piece: Piece) -> Piece:
-        """An overflow tells how much the context holds; a person may have set less."""
+        """Learn the context window from an overflow. A smaller window in the settings stays."""
         if isinstance(piece, Failure) and piece.limit:
             self.context = min(piece.limit, self.context or piece.limit)
         return piece
 
 
 def is_loopback(url: str) -> bool:
-    """Whether it is an address of this machine."""
+    """Return whether the URL leads to this machine."""
     host = urlsplit(url).hostname or ""
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-async def _drain(events: AsyncIterator[object]) -> None:
-    """Read what follows the end marker, so that the connection is good for the next call; it comes at once or never."""
+async def _drain(events: AsyncIterator[object], seconds: float) -> None:
+    """Read the bytes after the end marker, so that the connection can be reused. The bytes come at once or never."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_SECONDS_MAX):
+        async with asyncio.timeout(seconds):
             async for _ in events:
                 pass
 
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Whom to trust, read once: it takes longer than most calls of a local model."""
+    """Return the trusted certificates, cached, because reading takes longer than most calls of a local model."""
     return httpx.create_ssl_context()
 
 
-async def _by(until: float, work: Awaitable[T]) -> T:
+async def _await_until(until: float, work: Awaitable[T]) -> T:
     async with asyncio.timeout_at(until):
         return await work
 
 
-def _streams(response: httpx.Response) -> bool:
-    """Whether events come. Some servers name no type, or a wrong one; a page or a JSON object is no stream."""
+def _is_stream(response: httpx.Response) -> bool:
+    """Return whether the response is a stream of events. Some servers send no content type or a wrong content type."""
     kind = response.headers.get("content-type", "").lower()
     return response.status_code == httpx.codes.OK and not kind.startswith(
         ("application/json", "text/html")

@@ -1,6 +1,6 @@
-"""OpenAI's chat completions, as OpenAI and everybody compatible with it speak them.
+"""The adapter for OpenAI chat completions and compatible servers.
 
-What a model thought is shown and stored, and not sent back: most of these providers refuse it or do not read it.
+Reasoning is shown and stored, but not sent back, because most providers refuse or ignore reasoning.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tenax.config import ModelSettings
 from tenax.models.base import Answer, Beat, Piece, Thought, ToolSpec, Words
 from tenax.models.http import Fold, HttpModel
 from tenax.models.render import (
     NOTHING_READ,
     Contents,
     arguments_of,
+    body_of,
     content_of,
     text_in,
 )
-from tenax.models.toolcalls import Calls
 from tenax.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from tenax.views.context import Message
 
@@ -34,15 +33,11 @@ class OpenAI(HttpModel):
     """A model behind `/chat/completions`."""
 
     path = "/chat/completions"
+    models_path = "/models"
 
-    def __init__(self, settings: ModelSettings) -> None:
-        headers = (
-            {"authorization": f"Bearer {settings.key.reveal()}"} if settings.key else {}
-        )
-        super().__init__(settings, headers)
-        # OpenAI itself has renamed it, and refuses the old name; the others know only the old one.
-        own = urlsplit(settings.url).hostname == "api.openai.com"
-        self._max_tokens = "max_completion_tokens" if own else "max_tokens"
+    @staticmethod
+    def headers(key: str | None) -> dict[str, str]:
+        return {"authorization": f"Bearer {key}"} if key else {}
 
     def message(self, message: Message, contents: Contents = NOTHING_READ) -> bytes:
         match message.role:
@@ -60,13 +55,17 @@ class OpenAI(HttpModel):
                 )
             case "assistant":
                 calls = [
-                    _call(part) for part in message.parts if isinstance(part, ToolCall)
+                    _encode_call(part)
+                    for part in message.parts
+                    if isinstance(part, ToolCall)
                 ]
-                said = {
+                rendered: dict[str, Any] = {
                     "role": "assistant",
                     "content": text_in(message.parts, contents),
                 }
-                return _encode(said | {"tool_calls": calls} if calls else said)
+                if calls:
+                    rendered["tool_calls"] = calls
+                return _encode(rendered)
             case role:
                 return _encode(
                     {
@@ -88,7 +87,10 @@ class OpenAI(HttpModel):
             "stream_options": {"include_usage": True},
         }
         if self.settings.max_tokens:
-            head[self._max_tokens] = self.settings.max_tokens
+            # OpenAI renamed this parameter and refuses the old name; other servers know only the old name.
+            own = urlsplit(self.settings.url).hostname == "api.openai.com"
+            name = "max_completion_tokens" if own else "max_tokens"
+            head[name] = self.settings.max_tokens
         head |= settings
         if tools:
             head["tools"] = [
@@ -103,8 +105,7 @@ class OpenAI(HttpModel):
                 for tool in tools
             ]
         first = [_encode({"role": "system", "content": prompt})] if prompt else []
-        rows = b",".join(filter(None, [*first, *messages]))
-        return b'%b,"messages":[%b]}' % (_encode(head)[:-1], rows)
+        return body_of(head, [*first, *messages])
 
     def fold(self) -> Fold:
         return _Chat(self)
@@ -117,7 +118,7 @@ def _picture(media_type: str, data: str) -> dict[str, Any]:
     }
 
 
-def _call(part: ToolCall) -> dict[str, Any]:
+def _encode_call(part: ToolCall) -> dict[str, Any]:
     arguments = bytes(arguments_of(part)).decode()
     return {
         "id": part.id,
@@ -158,7 +159,8 @@ class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
-    cost: Any = None  # a number where it is money; some providers put an object here
+    # In US dollars if it is a number. Some providers send an object.
+    cost: Any = None
 
 
 class _Chunk(msgspec.Struct):
@@ -170,35 +172,29 @@ class _Chunk(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Chunk).decode
 
 
-class _Chat:
-    """One stream of chunks, gathered."""
+class _Chat(Fold):
+    """Collects the chunks of a stream."""
 
     def __init__(self, model: HttpModel) -> None:
-        self._model = model
+        super().__init__(model)
         self._words: list[str] = []
         self._thoughts: list[str] = []
-        self._calls = Calls()
         self._usage: _Usage | None = None
-        self._finish: str | None = None
 
     def feed(self, data: bytes) -> Iterator[Piece]:
         if data == b"[DONE]":
-            yield self._answer()
+            yield self._build_answer()
             return
         chunk = _decode(data)
         if chunk.error is not None:
-            yield self._model.failures.sent(chunk.error)
+            yield self._model.failures.from_event(chunk.error)
             return
         self._usage = chunk.usage or self._usage
         choice = chunk.choices[0] if chunk.choices else _Choice()
         self._finish = choice.finish_reason or self._finish
-        yield from self._take(choice.delta or _Delta())
+        yield from self._collect(choice.delta or _Delta())
 
-    def end(self) -> Answer | None:
-        """Some servers leave out the end marker; a reason why it ended is as good."""
-        return self._answer() if self._finish else None
-
-    def _take(self, delta: _Delta) -> Iterator[Piece]:
+    def _collect(self, delta: _Delta) -> Iterator[Piece]:
         thought = delta.reasoning_content or delta.reasoning
         words = delta.content or delta.refusal
         if thought:
@@ -213,7 +209,7 @@ class _Chat:
         if not thought and not words:
             yield Beat()
 
-    def _answer(self) -> Answer:
+    def _build_answer(self) -> Answer:
         parts: list[Part] = []
         if self._thoughts:
             parts.append(Reasoning("".join(self._thoughts)))
@@ -229,4 +225,4 @@ class _Chat:
                 cached=details.cached_tokens or 0,
                 cost=self._usage.cost,
             )
-        return Answer(parts, usage, self._finish or "")
+        return Answer(parts, usage, self._finish)

@@ -1,12 +1,12 @@
 """A model that plays a script, for tests and demonstrations.
 
-A script is a list of replies. Which one is next is a function of the request alone: the reply's number is the count of
-the assistant's messages in it. So a process that is killed and started again goes on where the script stands, two
-processes agree, and an undo or a compaction, which takes messages out of the request, goes back in the script as well.
-The one thing that is remembered is how often a trouble with `times` came; a new process begins to count again.
+A script is a list of replies. The request alone decides which reply is next: the number of the reply is the number of
+assistant messages in the request. A restarted process therefore continues at the right reply, two processes agree, and an
+undo or a compaction, which removes messages from the request, also goes back in the script. The model only remembers how
+often a trouble with `times` was played; a new process starts to count again.
 
-As a file it is JSON: `{"replies": [{"words": "Hello."}, {"calls": [{"name": "read", "arguments": {"path": "a"}}]}],
-"repeat": true}`. With `repeat` the last reply is given again and again; without it, a script that is over is a Failure.
+A script file is JSON: `{"replies": [{"words": "Hello."}, {"calls": [{"name": "read", "arguments": {"path": "a"}}]}],
+"repeat": true}`. With `repeat` the last reply is repeated; otherwise a request after the last reply is a Failure.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tenax.models.base import (
     Why,
     Words,
 )
-from tenax.models.render import NOTHING_READ, Contents, spelled_out
+from tenax.models.render import NOTHING_READ, Contents, body_of, spelled_out
 from tenax.parts import Part, Reasoning, Text, ToolCall
 from tenax.views.context import Message
 
 __all__ = [
-    "Call",
     "Reply",
     "Script",
+    "ScriptedCall",
     "ScriptedModel",
     "Trouble",
     "pieces_of",
@@ -51,8 +51,8 @@ BODIES_MAX: Final = 1000
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call of a tool. Arguments as text are sent exactly as written, valid or not."""
+class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of a tool. Arguments that are text are sent as written, even if they are invalid."""
 
     name: str
     arguments: dict[str, Any] | str = {}
@@ -60,7 +60,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What goes wrong, after the words that the reply has. `times` in one process; 0 is always."""
+    """A failure after the words of the reply, `times` times per process; 0 means always."""
 
     why: Why
     message: str = ""
@@ -71,22 +71,22 @@ class Trouble(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One answer. `pause` seconds stand before each piece; `hang` says nothing more, for ever."""
+    """An answer. `pause` is the number of seconds before each piece; with `hang` the stream never ends."""
 
     words: str = ""
     thoughts: str = ""
-    calls: list[Call] = []
+    calls: list[ScriptedCall] = []
     trouble: Trouble | None = None
     hang: bool = False
     pause: float = 0.0
     finish: str = ""
     cost: float | None = None
-    """In US dollars, as if the provider reported it."""
+    """Cost in US dollars, as if reported by the provider."""
     raw: str = ""
-    """For the fake provider only: its stream of events, exactly as written."""
+    """For the fake provider only: the bytes of the stream of events."""
 
     def tool_calls(self, turn: int) -> list[ToolCall]:
-        """Its calls, with ids that are the same every time."""
+        """Return the calls with stable ids."""
         return [
             ToolCall(
                 call.id or f"call_{turn + 1}_{number}",
@@ -118,7 +118,7 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, file: Path) -> Script:
-        """The script in a JSON file. What is wrong with it is a ConfigError."""
+        """Read a script from a JSON file. Raises `ConfigError` if the file is invalid."""
         try:
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except OSError as error:
@@ -129,8 +129,9 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
             raise ConfigError(f"{file} is no script: {error}.") from error
 
     def next(self, body: bytes, played: Counter[int]) -> tuple[int, Reply]:
-        """The reply to this request, and its number. `played` counts troubles that come a number of times."""
-        turn = sum(each.role == "assistant" for each in _decode_request(body).messages)
+        """Return the number of the next reply, and the reply. `played` counts the troubles with `times`."""
+        messages = _decode_request(body).messages
+        turn = sum(message.role == "assistant" for message in messages)
         if turn >= len(self.replies) and not (self.repeat and self.replies):
             over = f"The script has {len(self.replies)} replies, and all of them were given."
             return turn, Reply(trouble=Trouble("refused", over))
@@ -143,19 +144,19 @@ class Script(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def pieces_of(text: str) -> list[str]:
-    """A text in small pieces: words with the space that follows them."""
+    """Split a text into words, each with the following space."""
     return re.findall(r"\s*\S+\s*|\s+", text)
 
 
 def words_in(body: bytes) -> int:
-    """How long a request is, for a model that has no tokens."""
+    """Return the number of words in a request: the scripted model counts words as tokens."""
     return len(body.split())
 
 
 class ScriptedModel:
-    """A model that plays `script`. `bodies` are the last thousand that it was sent.
+    """A model that plays `script`. `bodies` holds the last thousand requests.
 
-    Its tokens are words: a request with more of them than `context` is an overflow, and the prices of `settings` count.
+    A token is a word: a request with more words than `context` is an overflow, and the prices of `settings` apply.
     """
 
     sees = False
@@ -171,8 +172,8 @@ class ScriptedModel:
         if not isinstance(script, Script):
             script = Script(
                 [
-                    Reply(words=each) if isinstance(each, str) else each
-                    for each in script
+                    Reply(words=reply) if isinstance(reply, str) else reply
+                    for reply in script
                 ]
             )
         self.name = name
@@ -184,7 +185,7 @@ class ScriptedModel:
 
     @classmethod
     def of(cls, settings: ModelSettings) -> ScriptedModel:
-        """The model whose script is the file at `settings.url`."""
+        """Return a model with the script in the file `settings.url`."""
         return cls(
             Script.read(Path(settings.url)),
             name=settings.name,
@@ -208,10 +209,7 @@ class ScriptedModel:
             "prompt": prompt,
             "tools": tools,
         }
-        return b'%b,"messages":[%b]}' % (
-            _encode(head)[:-1],
-            b",".join(filter(None, messages)),
-        )
+        return body_of(head, messages)
 
     async def stream(
         self, body: bytes, *, silence: float
@@ -227,28 +225,28 @@ class ScriptedModel:
             )
             return
         turn, reply = self.script.next(body, self._played)
-        for piece in _begin(reply):
+        for piece in _first_pieces(reply):
             await asyncio.sleep(min(reply.pause, silence))
             if reply.pause > silence:
                 yield Failure(
-                    "silent", f"The script has said nothing for {silence:g} seconds."
+                    "silent", f"The script has sent nothing for {silence:g} seconds."
                 )
                 return
             yield piece
         if reply.hang or (reply.trouble and reply.trouble.why == "silent"):
             await asyncio.sleep(silence)
             yield Failure(
-                "silent", f"The script has said nothing for {silence:g} seconds."
+                "silent", f"The script has sent nothing for {silence:g} seconds."
             )
         elif reply.trouble:
             yield _failure(reply.trouble)
         else:
-            yield self._answer(turn, reply, words)
+            yield self._build_answer(turn, reply, words)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection."""
 
-    def _answer(self, turn: int, reply: Reply, words: int) -> Answer:
+    def _build_answer(self, turn: int, reply: Reply, words: int) -> Answer:
         parts: list[Part] = [Reasoning(reply.thoughts)] if reply.thoughts else []
         if reply.words:
             parts.append(Text(reply.words))
@@ -261,7 +259,7 @@ class ScriptedModel:
         return Answer(parts, Usage(input=words, output=said, cost=cost), finish)
 
 
-def _begin(reply: Reply) -> Iterator[Piece]:
+def _first_pieces(reply: Reply) -> Iterator[Piece]:
     yield from map(Thought, pieces_of(reply.thoughts))
     yield from map(Words, pieces_of(reply.words))
     if not reply.trouble and not reply.hang:

@@ -1,8 +1,8 @@
-"""Server-sent events, read as they come: bytes in, events out.
+"""An incremental parser for server-sent events: bytes in, events out.
 
-A stream is cut anywhere: inside a line, between a carriage return and its line feed, inside a character. So the reader
-works on bytes, and hands on an event only when the empty line that ends it is there. What a stream ends in the middle of
-is no event. What is held is bounded: an event or a stream that is larger than any answer is a `TooLong`.
+A chunk can end anywhere: inside a line, between a carriage return and its line feed, inside a character. The parser
+therefore works on bytes, and returns an event only after the final empty line. An incomplete event at the end of a
+stream is dropped. Memory is bounded: `TooLong` is raised for an event or a stream larger than every valid answer.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class TooLong(ValueError):
 
 
 class ServerEvent(msgspec.Struct, frozen=True):
-    """One event. `name` is empty where the stream gives none."""
+    """An event. `name` is empty if the stream gives no name."""
 
     name: bytes
     data: bytes
 
 
 class Reader:
-    """Feed it chunks; it returns the events that are complete."""
+    """Parses a stream, chunk by chunk."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -40,7 +40,7 @@ class Reader:
         self._total = 0
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
-        """The events that this chunk completes."""
+        """Return the events completed by the chunk."""
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
@@ -50,11 +50,11 @@ class Reader:
             self._rest = lines.pop()
         elif lines:
             self._after_cr = lines[-1].endswith(b"\r")
-        events = [
-            event
-            for line in lines
-            if (event := self._take(line.rstrip(b"\r\n"))) is not None
-        ]
+        events = []
+        for line in lines:
+            event = self._parse_line(line.rstrip(b"\r\n"))
+            if event is not None:
+                events.append(event)
         self._total += len(chunk)
         if (
             self._size + len(self._rest) > EVENT_BYTES_MAX
@@ -63,12 +63,12 @@ class Reader:
             raise TooLong
         return events
 
-    def _take(self, line: bytes) -> ServerEvent | None:
+    def _parse_line(self, line: bytes) -> ServerEvent | None:
         if not self._begun:
             line = line.removeprefix(_BOM)
             self._begun = True
         if not line:
-            return self._dispatch()
+            return self._end_event()
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
@@ -78,7 +78,7 @@ class Reader:
             self._name = value
         return None
 
-    def _dispatch(self) -> ServerEvent | None:
+    def _end_event(self) -> ServerEvent | None:
         event = ServerEvent(self._name, b"\n".join(self._data)) if self._data else None
         self._name, self._data, self._size = b"", [], 0
         return event

@@ -1,4 +1,4 @@
-"""Tool calls of one answer, gathered from the pieces that a stream brings."""
+"""Assembles the tool calls of an answer from the pieces of a stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Growing:
 
 
 class Calls:
-    """Calls in the order in which they began."""
+    """The calls, in the order of the first pieces."""
 
     def __init__(self) -> None:
         self._at: dict[int, _Growing] = {}
@@ -30,10 +30,10 @@ class Calls:
         name: str | None,
         arguments: str | None,
     ) -> None:
-        """A piece of the call at `index`.
+        """Add a piece of the call at `index`.
 
-        Without an index, a name begins a call and anything else belongs to the last one. Another id at the same index
-        begins another call: some servers number all of them 0.
+        Without an index, a piece with a name starts a new call, and a piece without a name belongs to the last call. A
+        different id at the same index starts a new call, because some servers give the index 0 to all calls.
         """
         if index is None:
             index = len(self._all) if name or not self._all else len(self._all) - 1
@@ -46,7 +46,7 @@ class Calls:
         growing.arguments.append(arguments or "")
 
     def gathered(self) -> list[ToolCall]:
-        """The calls, each with an id of its own and its arguments exactly as written; nothing written is `{}`."""
+        """Return the calls with unique ids and with the arguments as written. Empty arguments become `{}`."""
         given = {call.id for call in self._all}
         used: set[str] = set()
         calls: list[ToolCall] = []

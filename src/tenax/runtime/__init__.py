@@ -1,5 +1,4 @@
-"""The runtime: what every face (terminal, browser, chat app) calls."""
+"""The core of the runtime. `tenax.Runtime` adds the extensions, and is called by every user interface.
 
-from tenax.runtime.runtime import Runtime
-
-__all__ = ["Runtime"]
+The package imports nothing, because `tenax list` needs a small module of the package, and not the agent.
+"""

@@ -1,8 +1,8 @@
-"""Who answers in a conversation: the models, the tools behind their gate, the memory, and what files want to be known.
+"""The agent of a conversation: the models, the tools behind the gate, the memory, and the instruction files.
 
-Most conversations of a user have the same agent, the whole one. Where nothing is remembered there is another: in a tour the
-script, for a task that was handed on one that can hand on no further, in a temporary conversation one without a memory.
-Whatever changes, another agent answers next, and a run that is under way keeps its own to its end.
+Most conversations of a user share the whole agent. Conversations without memory have other agents: a tour has a
+scripted model, a sub-agent cannot delegate further, and a temporary conversation has the whole agent without memory.
+After a change of the configuration a new agent answers the next run. A run in progress keeps the old agent to the end.
 """
 
 from __future__ import annotations
@@ -16,44 +16,42 @@ from typing import Any
 import msgspec
 
 from tenax.agent.instructions import instructions
-from tenax.agent.loop import Agent, Limits
+from tenax.agent.loop import UNREMEMBERED, Agent, Limits
 from tenax.agent.prompt import PROMPT
 from tenax.agent.skills import ReadSkill, Skills
+from tenax.agent.titles import give_title
 from tenax.agent.tour import TOUR, tour_model
-from tenax.config import Config, ModelSettings, secrets
+from tenax.config import Config, ModelSettings, find_secrets
 from tenax.config.write import Rules
 from tenax.errors import ConfigError
 from tenax.events import DELEGATE
 from tenax.journal import LOCAL_USER
 from tenax.journal.aio import AsyncJournal
-from tenax.memory.service import UNREMEMBERED, Readers
-from tenax.memory.tool import UseMemory
 from tenax.models import Model, connect
+from tenax.runtime.extensions import Extensions
+from tenax.runtime.tasks import BackgroundTasks
 from tenax.tools.ask import Ask
 from tenax.tools.base import Tool
 from tenax.tools.delegate import BRIEF, STEPS_MAX
 from tenax.tools.files.edit import EditFile, ReadFile, WriteFile
 from tenax.tools.files.find import FindFiles, SearchFiles
 from tenax.tools.gate import Gate
-from tenax.tools.mcp.servers import McpServers
-from tenax.tools.paths import real_folder
 from tenax.tools.recollect import SearchConversations
 from tenax.tools.redact import Redact
 from tenax.tools.shell.commands import Background, Finished, Shell
 from tenax.tools.shell.sandbox import Sandbox
 from tenax.tools.todo import Todo
-from tenax.workspace.folders import folder_of
 
-__all__ = ["Answerers", "own_files"]
+__all__ = ["Agents", "own_files"]
 
 _SOURCES_MAX = 10_000
+_TITLE_SECONDS = 30.0
 
 
-class Answerers:
-    """Those who answer for one user.
+class Agents:
+    """The agents of a user.
 
-    `ended` is told of a background process that ended. `offers` are tools that only the whole agent has: those with
-    which it sets other runs going.
+    `ended` is called after the end of a background process.
     """
 
     def __init__(
@@ -61,89 +59,88 @@ class Answerers:
         config: Config,
         journal: AsyncJournal,
         ended: Callable[[Finished], Awaitable[None]],
-        offers: Callable[[], list[Tool[Any]]],
+        extensions: Extensions,
         *,
         models: Sequence[Model] | None,
         limits: Limits,
-        context_files: bool,
     ) -> None:
         self.config = config
         self.owner = journal.user == LOCAL_USER
         self.rules = Rules(config, allows=self.owner)
-        self.folder = folder_of(config, journal.user or "")
-        """Where the tools of this user work, as long as this lasts: another `tools.folder` holds from the next start on."""
-        # from now on it is this one, whatever is put in its place
-        real_folder(self.folder)
-        self.mcp = McpServers(
-            config.places.servers, config.places.state / "mcp", self._other_tools
-        )
-        """The servers whose tools are offered beside our own. They are the owner's, and nobody else's."""
-        self.readers = Readers(journal, config, self._reviewer, self._made_anew)
-        self._redact = Redact(lambda: secrets(self.config))
+        self.folder = extensions.changes.folder
+        """The folder of the user's tools. A changed `tools.folder` applies at the next start."""
+        self._servers = extensions.servers
+        self._memory_service = extensions.memory
+        self._redact = Redact(lambda: find_secrets(self.config))
         # The folder of the owner may lie where every command sees the programs of the system.
         hidden = [*own_files(config), *([] if self.owner else [config.tools_folder])]
-        traces, sandbox = config.places.data / "background", Sandbox(hidden)
+        traces, sandbox = config.directories.data / "background", Sandbox(hidden)
         self.background = Background(
-            sandbox, ended, traces, journal.user or "", self._redact
+            sandbox, ended, traces, journal.user or "", self._redact, config.timing
         )
+        self.tasks = BackgroundTasks()
+        self.offers: list[Tool[Any]] = []
+        """The tools of the whole agent for starting other runs. No other agent has the tools."""
         self._journal = journal
-        self._offers = offers
         self._models = models
         self._limits = limits
-        self._context_files = context_files
         self._skills = Skills(
-            config.places.data / "skills" if self.owner else None,
-            self.folder if context_files else None,
+            config.directories.data / "skills" if self.owner else None,
+            self.folder if config.context_files else None,
         )
+        self._offered: list[object] = [[], []]
+        """The offers of the MCP servers and the memory providers to the present agents."""
         self._whole: Agent | None = None
         self._apart: dict[str, Agent] = {}
-        """Who answers where nothing is remembered, by the source of the conversation."""
+        """The agents of conversations without memory, by the source of the conversation."""
         self._reached: dict[ModelSettings, Model] = {}
-        """Every model that was connected: what has nothing to do with it changes no connection, and a run keeps its own to its end."""
+        """Every connected model. Unrelated changes keep the connection, and a run keeps the model to the end."""
         self._sources: dict[str, str] = {}
 
     def start(self) -> None:
-        """Begin to connect the servers of the configuration."""
-        self.mcp.use(self.config.mcp if self.owner else {})
+        """Start connecting to the MCP servers of the configuration."""
+        self._servers.use(self.config.mcp if self.owner else {})
 
     def use(self, config: Config) -> None:
-        """Answer with this configuration from now on."""
+        """Use a configuration from now on."""
         self.config = config
         self.start()
-        self._made_anew()
+        self._drop_agents()
 
     async def close(self) -> None:
-        """Let go of the models."""
+        """Close the models."""
         for model in (*(self._models or ()), *self._reached.values()):
             await model.close()
 
-    # -- which agent -----------------------------------------------------------------------------------------
+    # -- agents ----------------------------------------------------------------------------------------------
 
     @property
     def whole(self) -> Agent:
-        """Who answers where something is remembered. Raises ConfigError where no model is set up."""
+        """The agent of conversations with memory. Raises `ConfigError` if no model is set up."""
+        self._follow_offers()
         if self._whole is None:
             self._whole = Agent(
                 self._connected(),
                 PROMPT,
                 self._gate(),
                 limits=self._limits,
-                memory=self.readers.memory,
+                memory=self._memory_service.memory,
                 instructions=self._instructions,
             )
         return self._whole
 
     async def of(self, conversation: str) -> Agent:
-        """Who answers there. Raises ConfigError where nobody can."""
+        """Return the agent of a conversation. Raises `ConfigError` if no model is set up."""
         source = await self.source(conversation)
         if source not in UNREMEMBERED:
             return self.whole
+        self._follow_offers()
         if source not in self._apart:
             self._apart[source] = self._made_for(source)
         return self._apart[source]
 
     async def why_silent(self, conversation: str) -> str:
-        """Why nobody can answer there; "" where somebody can."""
+        """Return the reason for the lack of an agent in a conversation; "" if an agent can answer."""
         try:
             await self.of(conversation)
         except ConfigError as error:
@@ -151,19 +148,22 @@ class Answerers:
         return ""
 
     async def source(self, conversation: str) -> str:
-        """What opened it."""
+        """Return the source of a conversation."""
         if conversation not in self._sources:
-            if len(self._sources) >= _SOURCES_MAX:
-                self._sources.clear()
-            self._sources[conversation] = (
-                await self._journal.summary(conversation)
-            ).source
+            summary = await self._journal.summary(conversation)
+            self.know_source(conversation, summary.source)
         return self._sources[conversation]
+
+    def know_source(self, conversation: str, source: str) -> None:
+        """Remember the source of a conversation. The source never changes."""
+        if len(self._sources) >= _SOURCES_MAX:
+            self._sources.clear()
+        self._sources[conversation] = source
 
     def _made_for(self, source: str) -> Agent:
         if source == TOUR:
             rules = Rules(self.config, allows=False)
-            gate = Gate([ReadFile(), WriteFile(rules)], rules, self._redact)
+            gate = self._gate_for([ReadFile(), WriteFile(rules)], rules)
             return Agent((tour_model(),), PROMPT, gate, limits=self._limits)
         whole = self.whole
         if source == DELEGATE:
@@ -171,36 +171,62 @@ class Answerers:
                 whole,
                 prompt=f"{whole.prompt}\n\n{BRIEF}",
                 gate=whole.gate.only(
-                    [each for each in whole.gate.tools() if each.delegated]
+                    [tool for tool in whole.gate.tools() if tool.delegated]
                 ),
                 limits=msgspec.structs.replace(
                     whole.limits, steps=min(STEPS_MAX, whole.limits.steps)
                 ),
                 memory=None,
             )
-        return replace(
-            whole, gate=Gate(self._tools(), self.rules, self._redact), memory=None
-        )
+        gate = self._gate_for(self._tools(), self.rules)
+        return replace(whole, gate=gate, memory=None)
 
-    def _made_anew(self) -> None:
-        """Whoever answers next is made anew: another model, or other tools."""
+    def _drop_agents(self) -> None:
+        """Drop the agents, because models or tools changed. The next run gets a new agent."""
         self._whole = None
         self._apart.clear()
 
-    def _other_tools(self) -> None:
-        """The tools of a server are others: whoever answers next has them. The models stay."""
-        if self._whole is not None:
-            self._whole = replace(self._whole, gate=self._gate())
-            self._apart.clear()
+    def _follow_offers(self) -> None:
+        """Drop the agents if MCP servers or memory providers offer other tools now. The models stay connected."""
+        offered: list[object] = [
+            self._servers.offered(),
+            self._memory_service.offered(),
+        ]
+        if offered != self._offered:
+            self._offered = offered
+            self._drop_agents()
 
-    # -- what it has -----------------------------------------------------------------------------------------
+    # -- after a turn ----------------------------------------------------------------------------------------
+
+    def answered(self, conversation: str) -> None:
+        """Give the conversation a title, and tell the memory about the finished turn, in the background."""
+        self.tasks.start(
+            f"title {conversation}", partial(self._give_title, conversation)
+        )
+        self._memory_service.answered(conversation)
+
+    def evicted(self, conversation: str) -> None:
+        """Record a memory boundary after the eviction of an unused history."""
+        record = partial(self._memory_service.left, conversation, "evicted")
+        self.tasks.start(f"left {conversation}", record)
+
+    async def _give_title(self, conversation: str) -> None:
+        """Ask a real model for the title of an untitled conversation."""
+        model = (await self.of(conversation)).models[0]
+        if not self.is_real(model):
+            return
+        summary = await self._journal.summary(conversation)
+        if summary.title is None:
+            await give_title(self._journal, model, conversation, silence=_TITLE_SECONDS)
+
+    # -- models and tools ------------------------------------------------------------------------------------
 
     def _connected(self) -> tuple[Model, ...]:
         if self._models is not None:
             return tuple(self._models)
         if self.config.model is None:
             raise ConfigError(
-                "No model is set up, so nobody can answer.",
+                "No model is set up.",
                 hint="Run `tenax setup`, or `tenax demo` for a tour that needs none.",
             )
         labels = (self.config.model, *self.config.fallback)
@@ -208,17 +234,20 @@ class Answerers:
 
     def _model(self, settings: ModelSettings) -> Model:
         if settings not in self._reached:
-            self._reached[settings] = connect(settings)
+            self._reached[settings] = connect(settings, self.config.timing)
         return self._reached[settings]
 
     def _gate(self) -> Gate:
-        tools: list[Tool[Any]] = [*self._tools(), UseMemory(self.readers.memory)]
-        tools += [SearchConversations(self._journal, UNREMEMBERED), *self._offers()]
-        tools += self.readers.tools({each.name for each in tools})
-        return Gate(tools, self.rules, self._redact)
+        tools: list[Tool[Any]] = [*self._tools(), self._memory_service.tool()]
+        tools += [SearchConversations(self._journal, UNREMEMBERED), *self.offers]
+        tools += self._memory_service.provider_tools({tool.name for tool in tools})
+        return self._gate_for(tools, self.rules)
+
+    def _gate_for(self, tools: list[Tool[Any]], rules: Rules) -> Gate:
+        return Gate(tools, rules, self._redact, self.config.timing)
 
     def _tools(self) -> list[Tool[Any]]:
-        """What every agent can do, but for that of a tour."""
+        """Return the tools of every agent except the agent of a tour."""
         from tenax.tools.web import fetch as web  # noqa: PLC0415  (brings HTTP along)
 
         config, rules = self.config, self.rules
@@ -226,50 +255,54 @@ class Answerers:
             ReadFile(),
             WriteFile(rules),
             EditFile(rules),
-            FindFiles(rules),
-            SearchFiles(rules),
+            FindFiles(rules, config.timing),
+            SearchFiles(rules, config.timing),
         ]
         own.append(web.FetchPage())
-        if config.searxng is not None:
-            own.append(web.SearchWeb(web.Searxng(config.searxng)))
-        elif config.brave is not None:
-            own.append(web.SearchWeb(web.Brave(config.brave)))
-        elif config.tavily is not None:
-            own.append(web.SearchWeb(web.Tavily(config.tavily)))
+        if config.search.searxng is not None:
+            own.append(web.SearchWeb(web.Searxng(config.search.searxng)))
+        elif config.search.brave is not None:
+            own.append(web.SearchWeb(web.Brave(config.search.brave)))
+        elif config.search.tavily is not None:
+            own.append(web.SearchWeb(web.Tavily(config.search.tavily)))
         own += [Shell(self.background.sandbox, self._redact), *self.background.tools()]
         own += [Ask(), Todo(), ReadSkill(self._skills, rules)]
-        return [*own, *self.mcp.tools({each.name for each in own})]
+        return [*own, *self._servers.tools({tool.name for tool in own})]
 
     def _instructions(self) -> str:
-        """What files want whoever answers to know. It is read when a stretch begins."""
-        personal = self.config.places.config / "AGENTS.md"
-        read = partial(
-            instructions, self.folder, personal, Path.home(), owner=self.owner
-        )
-        return "\n\n".join(
-            filter(None, [read() if self._context_files else "", self._skills.told()])
-        )
+        """Return the text of the instruction files and the skills, read at the start of a segment."""
+        texts = [self._skills.told()]
+        if self.config.context_files:
+            personal = self.config.directories.config / "AGENTS.md"
+            home = Path.home()
+            texts.insert(0, instructions(self.folder, personal, home, owner=self.owner))
+        return "\n\n".join(filter(None, texts))
 
-    # -- what its model is good for --------------------------------------------------------------------------
+    # -- abilities of a model --------------------------------------------------------------------------------
 
     def is_set_up(self) -> bool:
-        """Whether there is any model."""
+        """Return whether a model is set up."""
         return self._models is not None or self.config.model is not None
 
     def is_real(self, model: Model) -> bool:
-        """Whether it is a model that the person connected: not the practice model, not a script."""
+        """Return whether a person connected the model. The practice model and scripted models are not real."""
         found = [
-            each for each in self.config.models.values() if each.name == model.name
+            settings
+            for settings in self.config.models.values()
+            if settings.name == model.name
         ]
-        return any(each.api in {"openai", "anthropic"} for each in found)
+        return any(settings.api in {"openai", "anthropic"} for settings in found)
 
     def can_summarise(self, model: Model) -> bool:
-        """Whether a summary may be asked of it: it is real, or whoever made this runtime brought it along."""
+        """Return whether a model may write summaries: a real model, or a model passed to the runtime by the caller."""
         return self._models is not None or self.is_real(model)
 
-    async def _reviewer(self, conversation: str) -> Model | None:
-        """Who looks a conversation over: the model that answers there, if it is one that the person connected."""
-        if not self.config.memory_review or await self.why_silent(conversation):
+    async def find_reviewer(self, conversation: str) -> Model | None:
+        """Return the model for the memory review of a conversation: the model of the agent, if real.
+
+        Return `None` if the review is turned off, no agent can answer, or the budget of the day is spent.
+        """
+        if not self.config.memory.review or await self.why_silent(conversation):
             return None
         model = (await self.of(conversation)).models[0]
         over = self._limits.dollars_day
@@ -282,12 +315,18 @@ class Answerers:
 
 
 def own_files(config: Config) -> list[Path]:
-    """What no command may see: the settings with their keys, the store, the logs."""
-    places = config.places
+    """Return the paths hidden from commands: the settings with the keys, the store, the logs."""
+    directories = config.directories
     store = (
         [config.store_url.removeprefix("sqlite:///")]
         if config.store_url.startswith("sqlite:///")
         else []
     )
     settings = [config.file, config.file.with_name("secrets.toml")]
-    return [places.config, places.data, places.state, *settings, *map(Path, store)]
+    return [
+        directories.config,
+        directories.data,
+        directories.state,
+        *settings,
+        *map(Path, store),
+    ]

@@ -1,218 +1,489 @@
-"""Conversations that somebody watches: each is followed and folded once, however many watch it in this process.
+"""A feed for every followed conversation of the process.
 
-A watcher holds a number and asks for what came `since`. Nothing is queued for it, so a slow one costs nothing and catches
-up with one read; where its number is too old, from elsewhere or ahead, it is given a snapshot, never a silent skip.
+A feed keeps the seq of the last seen event. The store passes the appends of the process to the feed directly. After a
+wake-up from another process the feed reads the missing events, once for all watchers. The watchers share the folds of
+the feed: the rows of the transcript, and the history used by a worker and a run for their decisions.
+
+A watcher keeps a seq and asks for the changes after the seq. The feed has no queue per watcher, so a slow watcher costs
+nothing. A watcher gets a snapshot if the seq is too old, ahead of the feed, or from another incarnation of the store.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
+from tenax.agent.history import History
 from tenax.agent.recovery import ended_above
+from tenax.concurrency import call_in_loop
 from tenax.errors import Gone, NoSuchConversation, StoreError
-from tenax.events import (
-    ContentErased,
-    ConversationCleared,
-    ConversationRestored,
-    ConversationRewound,
-    RunLate,
-    RunStarted,
-)
+from tenax.events import ContentErased, RunLate, RunStarted
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
-from tenax.journal.journal import Place
+from tenax.journal.journal import TAIL_PAGE, TailPosition
+from tenax.journal.standing import EDITS
 from tenax.views.pages import Folded, Page, fold_page
 from tenax.views.transcript import Change, Transcript
 
-__all__ = ["SHOWN_ROWS", "Live", "Lives"]
+__all__ = ["SHOWN_ROWS", "ConversationFeed", "FeedRegistry"]
 
 log = logging.getLogger(__name__)
 
 SHOWN_ROWS: Final = 60
-"""How many rows a snapshot has; older ones are read page by page."""
+"""The number of rows in a snapshot. Watchers read older rows page by page."""
 _KEPT_EVENTS: Final = 4000
 _AWAY_SECONDS: Final = 0.5
 _LINGER_SECONDS: Final = 30.0
-_EDITS: Final = frozenset(
-    {
-        ContentErased.kind,
-        ConversationCleared.kind,
-        ConversationRestored.kind,
-        ConversationRewound.kind,
-    }
-)
-"""What changes rows that may stand far above those held here."""
+_FAR_CHANGES: Final = EDITS | {ContentErased.kind}
+"""Kinds of events able to change rows far above the rows of the feed."""
 
 
-class Live:
-    """One conversation, folded as far as `at`."""
+class _Rows:
+    """The last rows of the transcript, folded up to `at`, and the changes since `floor`."""
+
+    def __init__(self, journal: AsyncJournal, conversation: str) -> None:
+        self._journal = journal
+        self._conversation = conversation
+        self._folded = Folded(Transcript(), 0, 0, more=False)
+        self._recent: deque[tuple[Recorded, list[Change]]] = deque()
+        self.ready = False
+        """Whether the rows are folded."""
+        self.at = 0
+        self.floor = 0
+        self.incarnation = ""
+
+    @property
+    def is_current(self) -> bool:
+        return self.ready and self.incarnation == self._journal.incarnation
+
+    def begin(self, incarnation: str) -> None:
+        """Start with an empty conversation."""
+        self.ready, self.incarnation = True, incarnation
+
+    def since(self, at: int) -> list[tuple[Recorded, list[Change]]] | None:
+        """Return the events after a seq with their changes; `None` if the fold does not hold all of the events."""
+        if not self.floor <= at <= self.at:
+            return None
+        found: list[tuple[Recorded, list[Change]]] = []
+        for recorded, changes in reversed(self._recent):
+            if recorded.seq <= at:
+                break
+            found.append((recorded, changes))
+        found.reverse()
+        return found
+
+    def page(self) -> Page:
+        return self._folded.page(SHOWN_ROWS)
+
+    def take(self, recorded: Recorded) -> bool:
+        """Apply the next event. Return `False` if applying the event needs a read from the store."""
+        if not self.is_current or recorded.seq != self.at + 1:
+            return False
+        if recorded.kind == RunLate.kind or self._is_of_all(recorded):
+            return False
+        self._apply(recorded)
+        return True
+
+    async def take_with_reads(self, recorded: Recorded) -> None:
+        """Apply an event after `at`, and read from the store as necessary."""
+        if not self.is_current or self._is_of_all(recorded):
+            await self.fold_anew(beyond=recorded.seq)
+        elif recorded.kind == RunLate.kind and await self._is_of_above(recorded):
+            self._apply(recorded, shown=False)
+        elif recorded.seq > self.at:
+            self._apply(recorded)
+
+    async def fold_anew(self, beyond: int = 0) -> None:
+        """Fold the rows again from the store, up to `beyond` at least. The watchers get a snapshot."""
+        journal, conversation = self._journal, self._conversation
+        self.ready = False
+        incarnation = ""
+        while incarnation != journal.incarnation:
+            # The incarnation of the store may change during the fold.
+            incarnation = journal.incarnation
+            self._folded = await journal.threads.run(
+                lambda: fold_page(journal.journal, conversation, None, SHOWN_ROWS)
+            )
+        self.incarnation = incarnation
+        self.at = self.floor = max(beyond, self._folded.head)
+        self._recent.clear()
+        self.ready = True
+
+    def _is_of_all(self, recorded: Recorded) -> bool:
+        """Return whether an event may change rows far above the held rows, or resumes a run from up there."""
+        if recorded.kind in _FAR_CHANGES:
+            return True
+        event = recorded.event if recorded.kind == RunStarted.kind else None
+        if not isinstance(event, RunStarted) or event.resumes is None:
+            return False
+        return not self._folded.shown.knows_run(event.resumes)
+
+    async def _is_of_above(self, recorded: Recorded) -> bool:
+        """Return whether an event is late output of a run above the held rows. The output is shown with the run."""
+        journal, conversation, first = (
+            self._journal,
+            self._conversation,
+            self._folded.first,
+        )
+        return await journal.threads.run(
+            lambda: ended_above(journal.journal, conversation, recorded.run, first)
+        )
+
+    def _apply(self, recorded: Recorded, *, shown: bool = True) -> None:
+        changes = self._folded.shown.apply(recorded) if shown else []
+        self.at = recorded.seq
+        self._recent.append((recorded, changes))
+        while len(self._recent) > _KEPT_EVENTS:
+            dropped, _ = self._recent.popleft()
+            self.floor = dropped.seq
+
+
+class ConversationFeed:
+    """A conversation and the changes seen by the process."""
 
     def __init__(self, journal: AsyncJournal, conversation: str) -> None:
         self.conversation = conversation
-        self.at = 0
+        self.history = History(journal, conversation)
         self.gone = False
         self.held = 0
-        """Bytes of an answer that wait on this host's disk, because the store is away."""
-        self.ready = False
-        """Whether it was folded once."""
-        self.hints: set[asyncio.Event] = set()
-        """Those of who watches: each is set whenever something changes."""
+        """Bytes of an answer in the spool on the local disk, because the store is unavailable."""
+        self.error: StoreError | None = None
+        """The reason for a failing read from the store."""
         self._journal = journal
-        self._incarnation = ""
-        self._place = Place(0, "")
-        """How far the tail is."""
-        self._folded = Folded(Transcript(), 0, 0, more=False)
-        self._recent: deque[tuple[int, list[Change]]] = deque()
-        self._floor = 0
-        """Changes are held from here on."""
-        self._task = asyncio.create_task(self._follow(), name=f"live {conversation}")
-        self._task.add_done_callback(self._ended)
+        self._position: TailPosition | None = None
+        """The position of the feed; `None` before the first read."""
+        self._rows: _Rows | None = None
+        """The rows, while the rows have watchers."""
+        self._hints: set[asyncio.Event] = set()
+        self._number: int | None = None
+        self._absorb_in_loop: Callable[[Sequence[Recorded]], None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._looks: asyncio.TimerHandle | None = None
+        self._again = False
+        self.kept = False
+        """Whether a worker needs the history, even without followers."""
 
-    def is_of(self, incarnation: str) -> bool:
-        """Whether it was folded in this life of the store. If not, it soon will be."""
-        return incarnation == self._incarnation
+    # -- followers -------------------------------------------------------------------------------------------
 
-    def since(self, at: int | None, incarnation: str) -> list[Change] | None:
-        """What came after a number; None where only a snapshot can say it."""
-        if (
-            at is None
-            or incarnation != self._incarnation
-            or not self._floor <= at <= self.at
+    @property
+    def followed(self) -> bool:
+        return bool(self._hints)
+
+    def enter(self, hint: asyncio.Event, *, rows: bool = False) -> None:
+        """Set `hint` at every change, until `leave`. With `rows`, fold the rows too."""
+        self._hints.add(hint)
+        if rows and self._rows is None:
+            self._rows = _Rows(self._journal, self.conversation)
+        if self._absorb_in_loop is None or (
+            self._rows is not None and not self._rows.ready
         ):
-            return None
-        found: list[Change] = []
-        for seq, changes in reversed(self._recent):
-            if seq <= at:
-                break
-            found[:0] = changes
-        return found
+            self._start_reading()
 
-    def snapshot(self) -> Page:
-        """The last rows, and the inputs that wait."""
-        return self._folded.page(SHOWN_ROWS)
+    def leave(self, hint: asyncio.Event) -> None:
+        self._hints.discard(hint)
 
-    def cancel(self) -> None:
-        self._task.cancel()
+    def begin(self, stored: Sequence[Recorded]) -> None:
+        """Start with the first events of a conversation just opened by the process."""
+        incarnation = self._journal.incarnation
+        self._position = TailPosition(0, incarnation)
+        self._rows = _Rows(self._journal, self.conversation)
+        self._rows.begin(incarnation)
+        # The store already knows the number of a new conversation.
+        self._listen(self._journal.journal.known_number(self.conversation))
+        self._absorb(stored)
+
+    def tell(self) -> None:
+        """Wake the followers."""
+        for hint in self._hints:
+            hint.set()
 
     async def stop(self) -> None:
-        self.cancel()
-        await asyncio.wait({self._task})
+        """Stop following the conversation, and wait for the end of the current read."""
+        reading = self.rest()
+        if reading is not None:
+            await asyncio.wait({reading})
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Whoever waits is not left waiting, whatever ended it."""
-        if not task.cancelled() and (error := task.exception()) is not None:
+    def rest(self) -> asyncio.Task[None] | None:
+        """Stop listening for wake-ups, and drop the rows. Return the task of the cancelled read, if any."""
+        if self._absorb_in_loop is not None and self._number is not None:
+            self._journal.store.wakeups.unfollow(self._number, self._absorb_in_loop)
+        if self._looks is not None:
+            self._looks.cancel()
+        self._absorb_in_loop = self._position = self._rows = self._looks = None
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+        return reading
+
+    # -- queries ---------------------------------------------------------------------------------------------
+
+    @property
+    def at(self) -> int:
+        """The seq of the last event in the rows."""
+        return self._rows.at if self._rows is not None else 0
+
+    @property
+    def seq(self) -> int:
+        """The seq of the last seen event."""
+        return self._position.after if self._position is not None else 0
+
+    def is_ready(self) -> bool:
+        """Return whether the rows are available. Fold rows of another incarnation of the store again first."""
+        rows = self._rows
+        if rows is None:
+            return False
+        if rows.ready and not rows.is_current:
+            self._start_reading()
+        return rows.is_current
+
+    def since(self, at: int | None, incarnation: str) -> list[Change] | None:
+        """Return the changes after a seq; `None` if the watcher needs a snapshot."""
+        rows = self._rows
+        if rows is None or at is None or incarnation != rows.incarnation:
+            return None
+        found = rows.since(at)
+        if found is None:
+            return None
+        return [change for _, changes in found for change in changes]
+
+    def events_since(self, at: int) -> list[tuple[Recorded, list[Change]]] | None:
+        """Return the events after a seq with their changes; `None` if the caller has to read the store."""
+        return self._rows.since(at) if self._rows is not None else None
+
+    def snapshot(self) -> Page:
+        """Return the last rows and the waiting inputs."""
+        return self._rows.page() if self._rows is not None else Page([], [], None)
+
+    async def is_settled(self, input_seq: int) -> bool:
+        """Return whether an input is settled: answered, or its run ended in another way or waits for a person."""
+        history = self.history
+        if self.gone:
+            raise Gone(f"Conversation {self.conversation} was deleted.")
+        if history.seq < input_seq or history.behind:
+            await history.catch_up()
+        turns = history.turns
+        if history.seq < input_seq or input_seq in turns.waiting:
+            return False
+        run = turns.run
+        return run is None or input_seq not in run.inputs or bool(run.waits)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _listen(self, number: int) -> None:
+        """Subscribe to the events stored under a number of a conversation."""
+        wakeups = self._journal.store.wakeups
+        if self._absorb_in_loop is not None and self._number is not None:
+            if number == self._number:
+                return
+            wakeups.unfollow(self._number, self._absorb_in_loop)
+        loop = asyncio.get_running_loop()
+        self._number, self._absorb_in_loop = (
+            number,
+            partial(call_in_loop, loop, self._absorb),
+        )
+        wakeups.follow(number, self._absorb_in_loop)
+
+    def _absorb(self, stored: Sequence[Recorded]) -> None:
+        """Take events stored by the process. If earlier events are missing, read the earlier events from the store."""
+        if self._absorb_in_loop is None:
+            return
+        position = self._position
+        if position is None or not stored or not self._is_of_this_life():
+            self._start_reading()
+            return
+        for recorded in stored:
+            if recorded.seq <= position.after:
+                continue
+            if recorded.seq != position.after + 1:
+                self._start_reading()
+                break
+            self._pass_on(recorded, position)
+            if self._rows is not None and not self._rows.take(recorded):
+                self._start_reading()
+        self.tell()
+
+    def _is_of_this_life(self) -> bool:
+        incarnation = self._journal.incarnation
+        return self._position is not None and self._position.incarnation == incarnation
+
+    def _pass_on(self, recorded: Recorded, position: TailPosition) -> None:
+        position.take(recorded)
+        self.history.observe(recorded)
+
+    def _start_reading(self) -> None:
+        """Start a task to read the missing events. A running task reads once more before its end."""
+        self._again = True
+        if self._reading is None:
+            name = f"feed {self.conversation}"
+            self._reading = asyncio.create_task(self._read_all(), name=name)
+            self._reading.add_done_callback(self._read_ended)
+
+    def _read_ended(self, task: asyncio.Task[None]) -> None:
+        """Wake the followers after the end of a read, also after an unexpected error."""
+        if self._reading is task:
+            self._reading = None
+        if not task.cancelled() and task.exception() is not None:
             log.error(
-                "Following %s ended: %s", self.conversation, error, exc_info=error
+                "Following %s ended: %s",
+                self.conversation,
+                task.exception(),
+                exc_info=task.exception(),
             )
             self.gone = True
         self.tell()
 
-    async def _follow(self) -> None:
-        while not self.gone:
+    async def _read_all(self) -> None:
+        while self._again and not self.gone:
+            self._again = False
             try:
-                await self._fold_anew()
-                # In another life of the store events may be missing that were folded: also if none comes, fold anew.
-                async for each in self._journal.tail(
-                    self.conversation, self._place, one_life=True
-                ):
-                    if (
-                        self._is_of_all(each)
-                        or self._journal.incarnation != self._incarnation
-                    ):
-                        await self._fold_anew(beyond=each.seq)
-                    elif each.seq > self.at:
-                        self._take(each, shown=not await self._is_of_above(each))
-                    self.tell()
+                await self._read_missing()
+                self.error = None
             except (Gone, NoSuchConversation):
                 self.gone = True
             except StoreError as error:
                 log.info("Following %s has to wait: %s", self.conversation, error)
+                self.error, self._again = error, True
+                self.tell()
                 await asyncio.sleep(_AWAY_SECONDS)
+        self._look_later()
 
-    async def _fold_anew(self, beyond: int = 0) -> None:
-        """Begin with what stands now. Whoever watches gets a snapshot, unless nothing changed while the store was away."""
-        if self.at and not beyond and self._journal.incarnation == self._incarnation:
+    def _look_later(self) -> None:
+        """Schedule another read, in case a wake-up was lost."""
+        if self._looks is not None:
+            self._looks.cancel()
+        seconds = self._journal.store.wakeups.look_seconds
+        self._looks = asyncio.get_running_loop().call_later(
+            seconds, self._start_reading
+        )
+
+    async def _read_missing(self) -> None:
+        journal, conversation = self._journal, self.conversation
+        begins = self._position is None
+        if begins:
+            # Listen first: from here on the store passes every new event, or a wake-up, to the feed.
+            self._listen(await journal.known_number(self.conversation))
+            self._position = await journal.position(conversation)
+            history = self.history
+            history.seen = max(history.seen, self._position.after)
+        if self._rows is not None and not self._rows.is_current:
+            await self._rows.fold_anew()
+            self.tell()
+        if begins:
+            if self._tell_how_far():
+                self._again = True
             return
-        # Before the fold: if that meets another life, the tail begins after the last fact, and it is folded again.
-        place = await self._journal.place(self.conversation)
-        self._folded = await self._journal.apart(
-            lambda: fold_page(
-                self._journal.journal, self.conversation, None, SHOWN_ROWS
-            )
-        )
-        self._incarnation = place.incarnation
-        if not beyond:
-            self._place = place
-        self.at = self._floor = max(beyond, self._folded.head)
-        self._recent.clear()
-        self.ready = True
-        self.tell()
+        while await self._read_page():
+            pass
+        self._tell_how_far()
 
-    def _is_of_all(self, each: Recorded) -> bool:
-        """Whether it may change rows that stand far above those held here, or speaks of a run that began there."""
-        resumes = each.event.resumes if isinstance(each.event, RunStarted) else None
-        return each.kind in _EDITS or (
-            resumes is not None and not self._folded.shown.knows_run(resumes)
-        )
+    def _tell_how_far(self) -> bool:
+        """Report the position of the feed to the store. Return whether another process has stored later events."""
+        if self._number is None or self._position is None:
+            return False
+        wakeups = self._journal.store.wakeups
+        return wakeups.know(self._number, self._position.after)
 
-    async def _is_of_above(self, each: Recorded) -> bool:
-        """Whether it is late output that stands with its run, above the rows held here."""
-        return each.kind == RunLate.kind and await self._journal.apart(
-            lambda: ended_above(
-                self._journal.journal, self.conversation, each.run, self._folded.first
-            )
-        )
-
-    def _take(self, each: Recorded, *, shown: bool = True) -> None:
-        changes = self._folded.shown.apply(each) if shown else []
-        self.at = each.seq
-        self._recent.append((each.seq, changes))
-        while len(self._recent) > _KEPT_EVENTS:
-            self._floor = self._recent.popleft()[0]
-
-    def tell(self) -> None:
-        """Wake those who watch."""
-        for hint in self.hints:
-            hint.set()
+    async def _read_page(self) -> bool:
+        """Read a page of missing events. Return whether more events may be missing."""
+        journal, position, rows = self._journal, self._position, self._rows
+        if position is None:
+            return False
+        after = position.after if rows is None else min(position.after, rows.at)
+        page = await journal.read(self.conversation, after=after, limit=TAIL_PAGE)
+        if not position.holds(journal.incarnation):
+            # The store may have lost seen events, and other events may have the same seqs now.
+            position.limit((await journal.head(self.conversation)).facts)
+            self._listen(await journal.known_number(self.conversation))
+            self._again = True
+            return False
+        for recorded in page:
+            if recorded.seq > position.after:
+                self._pass_on(recorded, position)
+            if rows is not None and recorded.seq > rows.at:
+                await rows.take_with_reads(recorded)
+            self.tell()
+        return len(page) == TAIL_PAGE
 
 
-class Lives:
-    """The conversations that are watched, by one user."""
+class FeedRegistry:
+    """The feeds of the conversations of a user in the process."""
 
     def __init__(self, journal: AsyncJournal) -> None:
-        self._journal = journal
-        self._lives: dict[str, Live] = {}
+        self.journal = journal
+        self._feeds: dict[str, ConversationFeed] = {}
 
-    def enter(self, conversation: str, hint: asyncio.Event) -> Live:
-        """One more watches it, and is woken by this."""
-        live = self._lives.get(conversation)
-        if live is None or live.gone:
-            live = self._lives[conversation] = Live(self._journal, conversation)
-        live.hints.add(hint)
-        return live
+    def of(self, conversation: str) -> ConversationFeed:
+        """Return the only feed of a conversation. The feed reads nothing before the first `enter`."""
+        feed = self._feeds.get(conversation)
+        if feed is None or feed.gone:
+            feed = ConversationFeed(self.journal, conversation)
+            self._feeds[conversation] = feed
+        return feed
 
-    def leave(self, live: Live, hint: asyncio.Event) -> None:
-        """One less does. What nobody watches is followed for a while yet: a page that reloads comes back soon."""
-        live.hints.discard(hint)
-        if not live.hints:
-            asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._drop, live)
+    def begin(self, conversation: str, stored: Sequence[Recorded]) -> None:
+        """Follow a conversation just opened by the process, from the first event on."""
+        feed = self.of(conversation)
+        feed.begin(stored)
+        self._linger(feed)
 
-    def _drop(self, live: Live) -> None:
-        if not live.hints:
-            if self._lives.get(live.conversation) is live:
-                del self._lives[live.conversation]
-            live.cancel()
+    def enter(
+        self, conversation: str, hint: asyncio.Event, *, rows: bool = False
+    ) -> ConversationFeed:
+        """Add a follower of the conversation. Every change sets `hint`."""
+        feed = self.of(conversation)
+        feed.enter(hint, rows=rows)
+        return feed
 
-    def held(self, conversation: str, count: int) -> None:
-        """So many bytes of an answer wait for the store."""
-        live = self._lives.get(conversation)
-        if live is not None:
-            live.held = count
-            live.tell()
+    def leave(self, feed: ConversationFeed, hint: asyncio.Event) -> None:
+        """Remove a follower. The feed stays active for a while, because a reloading page returns soon."""
+        feed.leave(hint)
+        if not feed.followed:
+            self._linger(feed)
+
+    @contextlib.contextmanager
+    def following(
+        self, conversation: str, *, rows: bool = False
+    ) -> Iterator[tuple[ConversationFeed, asyncio.Event]]:
+        """Follow a conversation inside a `with` block."""
+        hint = asyncio.Event()
+        feed = self.enter(conversation, hint, rows=rows)
+        try:
+            yield feed, hint
+        finally:
+            self.leave(feed, hint)
+
+    def forget_history(self, conversation: str) -> None:
+        """Drop the folded history of a conversation. The next use folds the history again."""
+        feed = self._feeds.get(conversation)
+        if feed is None:
+            return
+        feed.history, feed.kept = History(self.journal, conversation), False
+        self._rest(feed)
+
+    def set_held(self, conversation: str, count: int) -> None:
+        """Set the number of spooled bytes of an answer, and wake the followers."""
+        feed = self._feeds.get(conversation)
+        if feed is not None:
+            feed.held = count
+            feed.tell()
 
     async def close(self) -> None:
-        for live in list(self._lives.values()):
-            await live.stop()
+        for feed in list(self._feeds.values()):
+            await feed.stop()
+
+    def _linger(self, feed: ConversationFeed) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(_LINGER_SECONDS, self._rest, feed)
+
+    def _rest(self, feed: ConversationFeed) -> None:
+        """Stop a feed without followers. Drop the feed, unless a worker needs the history."""
+        if feed.followed:
+            return
+        feed.rest()
+        if not feed.kept and self._feeds.get(feed.conversation) is feed:
+            del self._feeds[feed.conversation]

@@ -1,8 +1,8 @@
-"""Runtime: everything that a face does, for one user.
+"""The runtime: all operations of a user interface, for a single user.
 
-A face submits words and follows a conversation; the runtime answers in this process, or leaves it to the process that
-has the conversation already. Whatever it is asked to do is in the journal before it returns, so a face may vanish at
-any moment, and the next one shows the same.
+A user interface submits messages and follows a conversation. The runtime answers in the own process, or leaves the
+answer to the process with the lease of the conversation. Every request is in the journal before the call returns, so a
+user interface may crash at any moment, and the next user interface shows the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -21,15 +21,14 @@ import msgspec
 from tenax import journal as journals
 from tenax.agent.attachments import COUNT_MAX, Attachments
 from tenax.agent.compaction import Compactor, Outcome, used
-from tenax.agent.history import History, context_at
+from tenax.agent.history import History, context_at, find_undo_seq
 from tenax.agent.loop import Agent, Limits, Rendered
-from tenax.agent.recovery import mend, open_page
-from tenax.agent.spooling import Held
-from tenax.agent.titles import give_title
+from tenax.agent.recovery import end_orphaned_run, open_page
+from tenax.agent.spooling import OutputSpool
 from tenax.agent.tour import TOUR
-from tenax.compat.sessions import SessionDB
+from tenax.concurrency import run_in_own_thread
 from tenax.config import Config
-from tenax.config.rules import Rule, exactly, mistake
+from tenax.config.rules import Rule, escape_pattern, find_mistake
 from tenax.config.write import add_rule, choose_model, remove_rule
 from tenax.errors import (
     ConfigError,
@@ -40,6 +39,7 @@ from tenax.errors import (
     NoSuchConversation,
     Refused,
     StoreDamaged,
+    StoreUnavailable,
     TenaxError,
     unusable,
 )
@@ -47,9 +47,11 @@ from tenax.events import (
     ApprovalAnswered,
     ApprovalAsked,
     ConversationArchived,
+    ConversationCleared,
     ConversationOpened,
     ConversationPinned,
     ConversationRestored,
+    ConversationRewound,
     ConversationTitled,
     MessageUser,
     ModelRequested,
@@ -61,153 +63,137 @@ from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.arguments import checked
 from tenax.journal.base import Dedup, Erased, Expect, Hits, Recorded, Summary
-from tenax.journal.journal import Place
+from tenax.journal.journal import TailPosition
 from tenax.models import Model, ToolSpec
 from tenax.parts import Part, Text
-from tenax.runtime.agents import Answerers, own_files
-from tenax.runtime.conversation_list import LiveList
-from tenax.runtime.feed import SHOWN_ROWS, Live, Lives
-from tenax.runtime.workers import RESUME_SECONDS, Lanes, Policy
-from tenax.schedules.scheduler import Scheduler
-from tenax.schedules.tool import UseSchedules
+from tenax.runtime.agents import Agents
+from tenax.runtime.conversation_list import ConversationList
+from tenax.runtime.extensions import Extensions
+from tenax.runtime.feed import SHOWN_ROWS, ConversationFeed, FeedRegistry
+from tenax.runtime.tasks import try_now
+from tenax.runtime.workers import RESUME_SECONDS, Policy, Workers
 from tenax.tools.ask import WORDS_CHARS_MAX, Ask
-from tenax.tools.base import Call, Tool
+from tenax.tools.base import Call
 from tenax.tools.delegate import Delegate, made_in
 from tenax.tools.gate import Allowed, Asks, Done
 from tenax.tools.shell.commands import Finished
-from tenax.views.open_work import Turns
 from tenax.views.pages import Page, first_key, fold_page
 from tenax.views.transcript import Change, Key, Row, Transcript
-from tenax.workspace.changes import Changes, PutBack, TurnChanges
 
-__all__ = ["Answer", "How", "Question", "Runtime", "Usage", "open_store"]
+__all__ = ["Answer", "CoreRuntime", "How", "Question", "Usage", "open_store"]
 
 log = logging.getLogger(__name__)
 
-_CLOSE_SECONDS = 5.0
-_UPKEEP_SECONDS = 10.0
 _COLLECT_SECONDS = 3600.0
-_TITLE_SECONDS = 30.0
 _FOLDED_AT_ONCE = 5000
+"""The greatest number of events folded for a usage figure, because the fold blocks other work."""
 _FOLLOWED_ROWS = 50
-"""How many events are folded for a figure, while everybody else waits."""
+_FOLLOWED_PAGE = 500
+_AWAY_SECONDS = 0.5
 _ANSWER_TRIES = 100
-"""How often an answer is tried again while others write to the conversation."""
+"""The number of attempts to store an answer while other writers append to the conversation."""
 _NOT_ASKED = "Nothing was asked there, or it was answered already."
 How = Literal["queue", "steer", "interrupt", "take over"]
 Answer = Literal["once", "conversation", "always", "no"]
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a conversation took: tokens, US dollars (None where a call had no known price), and how full its context is."""
+    """The usage of a conversation: tokens, US dollars (`None` if the price of a call is unknown), and used context."""
 
     tokens_in: int
     tokens_out: int
     cost: float | None
     unpriced: int
     context_used: int | None
-    """None where it would take long to find out."""
+    """`None` if the computation would take long."""
     context: int | None
 
 
 class Question(msgspec.Struct, frozen=True):
-    """An approval that waits, and what may be answered besides once and no."""
+    """A waiting approval, and the possible answers besides `once` and `no`."""
 
     message: int
     call: str
     conversation: list[str]
-    """Patterns that may be allowed for this conversation, the exact call first. Empty if it can be allowed once only."""
+    """Patterns to allow in the conversation, the exact call first. Empty if the call can be allowed only once."""
     always: list[str]
-    """Patterns of rules that would allow it for good. Empty where it asks every time, or for who makes no rules here."""
+    """Patterns of rules to allow the call always. Empty for calls with an approval every time, and for users without
+    the right to make rules.
+    """
     notes: list[str] = []
-    """What each pattern leaves open: "any content" of a file; empty where it is the exact call."""
+    """The part of the call left open by every pattern, such as "any content" of a file; "" for the exact call."""
 
     def noted(self, patterns: list[str]) -> list[str]:
-        """Return patterns of these with what they leave open."""
+        """Return some of the patterns, followed by their notes."""
         notes = dict(zip(self.conversation, self.notes, strict=False))
         return [
-            f"{each} ({notes[each]})" if notes.get(each) else each for each in patterns
+            f"{pattern} ({notes[pattern]})" if notes.get(pattern) else pattern
+            for pattern in patterns
         ]
 
 
 @checked
-class Runtime:
-    """One user's conversations, answered here. Use it as `async with Runtime(config) as runtime`.
-
-    One that `serves` goes on with whatever other processes leave; otherwise it answers what is submitted to it, and ends.
-    `asks` is whether somebody can be asked for an approval, `context_files` whether instruction files are read.
-    """
+class CoreRuntime:
+    """The runtime without its extensions. `tenax.Runtime` builds the extensions and has the public constructor."""
 
     def __init__(
         self,
         config: Config,
+        journal: AsyncJournal,
+        extensions: Extensions,
         *,
-        user: str = journals.LOCAL_USER,
-        journal: Journal | None = None,
-        models: Sequence[Model] | None = None,
-        asks: bool = True,
-        serves: bool = True,
-        limits: Limits | None = None,
-        on_held: Callable[[str, int], None] | None = None,
-        context_files: bool = True,
+        models: Sequence[Model] | None,
+        asks: bool,
+        serves: bool,
+        limits: Limits | None,
+        on_held: Callable[[str, int], None] | None,
     ) -> None:
-        self._owns = journal is None
-        self._sync = journal if journal is not None else open_store(config, user)
-        self.journal = AsyncJournal(self._sync)
+        self.journal = journal
+        self._sync = journal.journal
         self._serves = serves
-        self._answerers = Answerers(
+        self._asks = asks
+        self._on_held = on_held
+        self._agents = Agents(
             config,
             self.journal,
             self._process_ended,
-            self._offers,
+            extensions,
             models=models,
-            limits=limits
-            or Limits(
-                dollars_conversation=config.budget_conversation,
-                dollars_day=config.budget_day,
-            ),
-            context_files=context_files,
+            limits=limits or _limits_of(config),
         )
-        self._owner = self._answerers.owner
-        self.mcp = self._answerers.mcp
-        self._background = self._answerers.background
-        self._readers = self._answerers.readers
-        self.memory = self._readers.memory
-        """What is remembered beyond a conversation."""
-        self._lives = Lives(self.journal)
-        self.list = LiveList(self.journal)
+        self._owner = self._agents.owner
+        self._background = self._agents.background
+        self._servers = extensions.servers
+        self._memory_service = extensions.memory
+        self._changes = extensions.changes
+        self._feeds = FeedRegistry(self.journal)
+        self.list = ConversationList(self.journal)
         self.attachments = Attachments(self.journal)
-        self._held = Held(
-            self.journal, config.places.data / "spool", self._on_held(on_held)
-        )
-        folder = self._answerers.folder
-        self._changes = Changes(
-            self.journal, folder, config.places.snapshots, own_files(config)
+        self._spool = OutputSpool(
+            self.journal, config.directories.data / "spool", self._set_held
         )
         self._compactor = Compactor(
-            self._sync, self._readers.must_keep, self._readers.compacted
+            self._sync, self._memory_service.must_keep, self._memory_service.compacted
         )
-        self.lanes = Lanes(
-            self.journal,
-            self._answerers.of,
-            Policy(folder, config.resume, asks=asks),
-            self._held,
-            self._compactor.make_room,
-            self._answered,
-            self._evicted,
+        self.workers = self._make_workers()
+        wake = partial(self.workers.wake, patient=False)
+        self._agents.offers.append(
+            Delegate(self.journal, self.workers.turns, wake, config.timing)
+        )
+        self._rests: dict[str, int] = {}
+        """Conversations without a worker at the last check, with the head of the conversation."""
+        self._cut: set[str] | None = None
+        """Runs found interrupted at the last check; `None` before the first check."""
+
+    def _make_workers(self) -> Workers:
+        return Workers(
+            self._feeds,
+            self._agents,
+            Policy(self._agents.folder, self.config.resume, asks=self._asks),
+            self._spool,
+            self._compactor,
             self._changes,
         )
-        self.schedules = Scheduler(
-            self.journal, self._answerers.why_silent, self.lanes.wake
-        )
-        """What is asked by itself, and when."""
-        self._besides: set[asyncio.Task[None]] = set()
-        self._upkeep: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._rests: dict[str, int] = {}
-        """Where nobody was at work when this process looked last, and up to which seq."""
-        self._cut: set[str] | None = None
-        """Runs that were interrupted when it looked last; None before the first look."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -222,46 +208,59 @@ class Runtime:
         await self.close()
 
     async def start(self) -> None:
-        """Repair what dead processes left, and go on with it. Nothing has to be read for that."""
-        self._answerers.start()
-        await self._unless_away(self._look_after)
-        await self._readers.start(reviews=self._serves)
-        self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
+        """Repair and continue the runs of dead processes. No conversation has to be opened for the repair."""
+        self._agents.start()
         if self._serves:
-            self._asking = asyncio.create_task(self.schedules.run(), name="schedules")
+            await self.try_sandbox()
+        await try_now(self._pick_up_orphans)
+        tasks = self._agents.tasks
+        find_reviewer = self._agents.find_reviewer if self._serves else None
+        await self._memory_service.start(find_reviewer)
+        tasks.start("upkeep", self._keep_up)
 
-    async def _look_after(self) -> None:
-        """See to what nobody has: at the start all of it, later what came or moved since the last look.
+    async def try_sandbox(self) -> None:
+        """Test the sandbox in a thread, once per process, so later users of the agent do not wait for the test."""
+        # If the test is impossible now, the agent raises the error at the first use.
+        with contextlib.suppress(ConfigError):
+            await run_in_own_thread(self._background.sandbox.why_not)
 
-        A run that waits for a sub-agent is looked at each time: who ran that one may have died before it told.
+    async def _pick_up_orphans(self) -> None:
+        """Pick up conversations without a live owner: all of them at startup, later only changed conversations.
+
+        A conversation with sub-agents is checked every time, because the process of a sub-agent may die before waking
+        the parent.
         """
-        await self._held.sweep()
-        self._beside("background", self._background.sweep)
+        await self._spool.sweep()
+        self._agents.tasks.start("background", self._background.sweep)
         rests: dict[str, int] = {}
-        for each in await self.journal.unfinished():
-            name = each.conversation
+        for unfinished in await self.journal.unfinished():
+            name = unfinished.conversation
             if await self.journal.holder(f"run:{name}") is not None:
                 continue
             rests[name] = (await self.journal.head(name)).head
             if (
-                each.run is None
+                unfinished.run is None
                 or self._rests.get(name) != rests[name]
                 or await self.journal.delegated(name)
             ):
-                if self._serves and not await self._answerers.why_silent(name):
-                    self.lanes.wake(name, patient=False)
-                elif each.run is not None:
-                    await self._mend(name, each.run)
+                if self._serves and not await self._agents.why_silent(name):
+                    self.workers.wake(name, patient=False)
+                elif unfinished.run is not None:
+                    await self._end_orphaned_run(name, unfinished.run)
         self._rests = rests
-        self._beside(
-            "changes", lambda: self._changes.soon(self._changes.settle(), seconds=60.0)
-        )
+        self._agents.tasks.start("changes", self._report_changes)
 
-    async def _mend(self, conversation: str, run: str) -> None:
-        """Nobody goes on with it here; but a run whose owner is gone is shown as one."""
+    async def _report_changes(self) -> None:
+        await self._changes.try_briefly(self._changes.report_orphans(), seconds=60.0)
+
+    async def _end_orphaned_run(self, conversation: str, run: str) -> None:
+        """End a run of a dead owner without continuing the run, so the user interface shows the interruption."""
         try:
-            await self.journal.apart(lambda: mend(self._sync, conversation, run))
-        except (Refused, StoreDamaged) as error:  # the others are seen to all the same
+            await self.journal.threads.run(
+                lambda: end_orphaned_run(self._sync, conversation, run)
+            )
+        except (Refused, StoreDamaged) as error:
+            # Continue with the other conversations.
             log.info(
                 "%s is left as it is: %s",
                 conversation,
@@ -270,51 +269,42 @@ class Runtime:
             )
 
     async def _keep_up(self) -> None:
-        """Go on with what was ended in good order, and look again for what other processes leave."""
+        """Continue runs interrupted by a shutdown, then check regularly for work left by other processes."""
         if self._serves:
-            await self._unless_away(self._go_on_all)
-        if self._serves or self._answerers.is_set_up():
-            await self._unless_away(self._held.prepare)
+            await try_now(self._go_on_all)
+        # A process for a single question reserves disk space only while the store is unavailable.
+        stays = self._serves or (self._asks and self._agents.is_set_up())
+        if stays:
+            await try_now(self._spool.prepare)
         collected = -_COLLECT_SECONDS
         while self._serves:
             if (now := self.journal.clock.monotonic()) - collected >= _COLLECT_SECONDS:
                 collected = now
-                await self._unless_away(self.journal.collect_blobs)
-            await asyncio.sleep(_UPKEEP_SECONDS)
-            await self._unless_away(self._look_after)
-            await self._unless_away(self._go_on_all)
-            await self._unless_away(self._readers.settle)
-
-    async def _unless_away(self, work: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await work()
-        except (
-            TenaxError,
-            OSError,
-        ) as error:  # the second: this process has as many files open as it may
-            log.warning(
-                "%s It is tried later.", error, extra={"action": "upkeep_waits"}
-            )
+                await try_now(self.journal.collect_blobs)
+            await asyncio.sleep(self.config.timing.upkeep_seconds)
+            await try_now(self._pick_up_orphans)
+            await try_now(self._go_on_all)
+            await try_now(self._memory_service.settle)
 
     async def _go_on_all(self) -> None:
-        """Wake the lanes of runs that were interrupted lately. Whether such a run goes on is the lane's to say.
+        """Wake the workers of recently interrupted runs. The worker decides whether the run continues.
 
-        At the start all of them; later only one whose owner died, and which another process ended when it found that:
-        what is left in good order elsewhere goes on there, or at the next start.
+        At startup the runtime wakes all of the workers. Later the runtime wakes only the workers of runs with a dead
+        owner, ended by another process. A run interrupted by a shutdown continues in its process, or at the next start.
         """
         since = self.journal.clock.now_us() - int(RESUME_SECONDS * 1e6)
         seen: set[str] = set()
-        for each in await self.journal.interrupted(since):
-            name, run = each.conversation, each.run or ""
+        for interrupted in await self.journal.interrupted(since):
+            name, run = interrupted.conversation, interrupted.run or ""
             if self._cut is None or run not in self._cut:
                 if (
-                    await self._answerers.why_silent(name)
+                    await self._agents.why_silent(name)
                     or await self.journal.holder(f"run:{name}") is not None
                 ):
-                    # who ended it is about to give the conversation back: the next look finds it
+                    # The process ending the run still holds the lease. The next check finds the run.
                     continue
                 if self._cut is None or not await self._was_planned(name, run):
-                    self.lanes.wake(name, patient=False)
+                    self.workers.wake(name, patient=False)
             seen.add(run)
         self._cut = seen
 
@@ -330,75 +320,43 @@ class Runtime:
         )
 
     async def close(self) -> None:
-        """End the runs of this process so that the next start goes on with them, and let go of the store.
-
-        A store that does not answer is not waited for: what was not stored stands in the spool.
-        """
+        """Interrupt the runs of the process, for the next start to continue. The caller closes the journal."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _CLOSE_SECONDS
-        if tasks := {task for task in (self._upkeep, self._asking) if task is not None}:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=0.5)
-        for task in self._besides:
-            task.cancel()
-        await self._lives.close()
+        until = loop.time() + self.config.timing.close_seconds
+        await self._agents.tasks.close()
+        await self._feeds.close()
         await self.list.close()
-        await asyncio.gather(self.lanes.close(), self.mcp.close())
+        await asyncio.gather(self.workers.close(), self._servers.close())
         await self._background.close()
-        await self._readers.close(max(0.5, (until - loop.time()) / 2))
-        await self._answerers.close()
-        await self._held.close()
-        if self._owns:
-            try:
-                await asyncio.wait_for(
-                    self.journal.close(), max(0.5, until - loop.time())
-                )
-            except TimeoutError:
-                log.warning(
-                    "The store does not answer, and was left as it is.",
-                    extra={"action": "left"},
-                )
-        else:
-            self.journal.let_go()
+        await self._memory_service.close(max(0.5, (until - loop.time()) / 2))
+        await self._agents.close()
+        await self._spool.close()
 
-    def _on_held(
-        self, told: Callable[[str, int], None] | None
-    ) -> Callable[[str, int], None]:
-        def tell(conversation: str, count: int) -> None:
-            self._lives.held(conversation, count)
-            if told is not None:
-                told(conversation, count)
+    def _set_held(self, conversation: str, count: int) -> None:
+        """Show the number of spooled bytes of an answer."""
+        self._feeds.set_held(conversation, count)
+        if self._on_held is not None:
+            self._on_held(conversation, count)
 
-        return tell
-
-    # -- who answers -----------------------------------------------------------------------------------------
+    # -- agents ----------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> Config:
-        """What is set up now."""
-        return self._answerers.config
+        """The current configuration."""
+        return self._agents.config
 
     async def configure(self, config: Config) -> None:
-        """Answer with this configuration from now on. A run that is under way ends as it began."""
-        self._answerers.use(config)
-        await self._unless_away(self._look_after)
+        """Use a configuration from now on. A run in progress keeps the old configuration."""
+        self._agents.use(config)
+        await try_now(self._pick_up_orphans)
 
     @property
     def agent(self) -> Agent:
-        """What answers. Raises ConfigError where no model is set up."""
-        return self._answerers.whole
-
-    def _offers(self) -> list[Tool[Any]]:
-        """The tools with which an agent sets other runs going."""
-        wake = partial(self.lanes.wake, patient=False)
-        return [
-            UseSchedules(self.schedules),
-            Delegate(self.journal, self.lanes.turns, wake),
-        ]
+        """The agent of conversations with memory. Raises `ConfigError` if no model is set up."""
+        return self._agents.whole
 
     async def use_model(self, label: str) -> None:
-        """Answer with this model of the configuration from now on, here and in whatever starts later."""
+        """Use a model of the configuration from now on, in the process and in processes started later."""
         self._owner_only("chooses its model")
         if label != self.config.model:
             choose_model(self.config, label)
@@ -409,88 +367,63 @@ class Runtime:
             raise Refused(f"Only the person who runs this Tenax {does}.")
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rules as they stand. What they forbid holds for every user; what they allow only for the local one."""
-        return self._answerers.rules()
+        """Return the current rules. Deny rules apply to every user, allow rules only to the local user."""
+        return self._agents.rules()
 
     async def add_rule(self, rule: Rule) -> None:
-        """Decide this for all calls of a kind, here and in every other process, from the next call on."""
+        """Add a rule. The rule applies in every process from the next call on."""
         self._owner_only()
-        await asyncio.to_thread(add_rule, self.config, rule)
+        await run_in_own_thread(partial(add_rule, self.config, rule))
 
     async def remove_rule(self, rule: Rule) -> None:
-        """Take a rule back."""
+        """Remove a rule."""
         self._owner_only()
-        await asyncio.to_thread(remove_rule, self.config, rule)
+        await run_in_own_thread(partial(remove_rule, self.config, rule))
 
     def rule_for(self, conversation: str, name: str, arguments: str) -> Rule | None:
-        """The narrowest rule that would let a call be made without asking; None where none would, or none is needed."""
+        """Return the narrowest rule to allow a call without asking; `None` if no rule helps or is needed."""
         found = self.agent.gate.weigh(
             name, arguments, self._call(conversation), allowed=()
         )
         return found.rule if isinstance(found, Asks) else None
 
     async def _process_ended(self, ended: Finished) -> None:
-        """Tell a conversation that its background process ended. What a dead Tenax left is answered by who serves."""
+        """Report the end of a background process. Only a serving runtime answers about processes of a dead Tenax."""
         once, wake = Dedup("background", ended.id), self._serves or not ended.lost
         with contextlib.suppress(Gone, NoSuchConversation, DedupReused):
             await self.submit(
                 ended.conversation, ended.text, system=True, dedup=once, wake=wake
             )
 
-    def _answered(self, conversation: str) -> None:
-        self._give_title(conversation)
-        self._readers.answered(conversation)
-
-    def _evicted(self, conversation: str) -> None:
-        """It was not used for long, and is folded no more: a boundary."""
-        self._beside(
-            f"left {conversation}", lambda: self._readers.left(conversation, "evicted")
-        )
-
-    def _give_title(self, conversation: str) -> None:
-        """A conversation without a title gets one from a model that can find it, while nobody waits."""
-
-        async def work() -> None:
-            model = (await self._answerers.of(conversation)).models[0]
-            if (
-                self._answerers.is_real(model)
-                and (await self.journal.summary(conversation)).title is None
-            ):
-                await give_title(
-                    self.journal, model, conversation, silence=_TITLE_SECONDS
-                )
-
-        self._beside(f"title {conversation}", work)
-
-    def _beside(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this while nobody waits for it, unless it is being done."""
-        if not any(task.get_name() == name for task in self._besides):
-            task = asyncio.create_task(self._unless_away(work), name=name)
-            self._besides.add(task)
-            task.add_done_callback(self._besides.discard)
-
-    # -- talking ---------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------
 
     async def new(self, *, source: str = "api", leaving: str | None = None) -> str:
-        """A new conversation; its id. The one that the person is `leaving` for it is left: a boundary."""
+        """Open a conversation and return the id. Record a memory boundary in the conversation `leaving`."""
         if leaving is not None:
             try:
-                await self.journal.summary(leaving)  # it has to be there
-            except Gone:  # it was deleted a moment ago: nothing is owed there
+                # Raises `NoSuchConversation` for an unknown conversation.
+                await self.journal.summary(leaving)
+            except Gone:
+                # The conversation was just deleted, and owes the memory nothing.
                 leaving = None
         conversation = self.journal.ids.conversation()
         opened = ConversationOpened(
-            self._sync.user or "", self.journal.ids.stretch(), source=source
+            self._sync.user or "", self.journal.ids.segment(), source=source
         )
-        await self.journal.append(conversation, [opened])
+        stored = await self.journal.append(conversation, [opened])
+        self._feeds.begin(conversation, stored)
+        self._agents.know_source(conversation, source)
+        self.workers.know_made(conversation, None)
         if leaving is not None:
-            await self._readers.left(leaving, "new")
+            await self._memory_service.left(leaving, "new")
         return conversation
 
     async def left(self, conversation: str) -> None:
-        """The person goes on in another conversation: a boundary."""
+        """Record a memory boundary, because the person switches to another conversation."""
         with contextlib.suppress(Gone):
-            await self._readers.left(conversation, "switch")
+            # Raises `NoSuchConversation`, also for a conversation of another user.
+            await self.journal.summary(conversation)
+            await self._memory_service.left(conversation, "switch")
 
     async def submit(
         self,
@@ -503,64 +436,67 @@ class Runtime:
         system: bool = False,
         wake: bool = True,
     ) -> Recorded:
-        """Store a message and see to it that it is answered. When this returns it is safe.
+        """Store a message and start the answer. The message is durable when the call returns.
 
-        While a run is busy: `queue` waits behind it, `steer` stands in its next request, `interrupt` stops it,
-        `take over` takes it from the process that has it. `system`: it is Tenax's own, not a person's, and is stored
-        also where nobody can answer yet. Without `wake` it waits for whoever answers there next.
+        During a run, a `queue` message waits for the end of the run, `steer` adds the message to the next request of
+        the run, `interrupt` stops the run, and `take over` takes the conversation from the process of the run.
+        A `system` message comes from Tenax, not from a person, and is stored even if no model is set up. Without
+        `wake` the message waits for the next worker of the conversation.
         """
         parts: list[Part] = [Text(words)] if isinstance(words, str) else list(words)
         if not any(
-            each.text.strip() if isinstance(each, Text) else True for each in parts
+            part.text.strip() if isinstance(part, Text) else True for part in parts
         ):
             raise InvalidInput("The message is empty.")
-        if sum(not isinstance(each, Text) for each in parts) > COUNT_MAX:
+        if sum(not isinstance(part, Text) for part in parts) > COUNT_MAX:
             raise InvalidInput(
                 f"A message takes {COUNT_MAX} attachments.", hint="Send the rest apart."
             )
-        lanes = self.lanes
+        workers = self.workers
         if not system:
-            # Who could not be answered is told before anything is stored.
-            await self._answerers.of(conversation)
+            # Raise `ConfigError` before anything is stored if no model can answer.
+            await self._agents.of(conversation)
         busy: Any = "queue" if how == "take over" else how
         message = MessageUser(parts, author, ask=True, how=busy, system=system)
         (stored,) = await self.journal.append(conversation, [message], dedup=dedup)
         if how == "take over":
-            await lanes.take_over(conversation)
+            await workers.take_over(conversation)
         if wake:
-            lanes.wake(stored.conversation)
+            workers.wake(stored.conversation)
         return stored
 
     async def stop(self, conversation: str) -> None:
-        """Stop the run, wherever it is, and what its sub-agents do."""
-        await self.lanes.stop(conversation)
+        """Stop the run, in any process, and the runs of the sub-agents."""
+        await self.workers.stop(conversation)
 
     async def go_on(self, conversation: str) -> None:
-        """Go on with a run that was interrupted and is not gone on with by itself, and with what its sub-agents do."""
-        turns = await self.lanes.turns(conversation)
-        for each in (
+        """Continue an interrupted run, also a run without automatic resumption, and the runs of the sub-agents."""
+        turns = await self.workers.turns(conversation)
+        for open_call in (
             run.handed if (run := turns.run or turns.resumable) is not None else ()
         ):
-            if each.handed is not None:
-                self.lanes.wake(each.handed.conversation, patient=False, resume=True)
-        self.lanes.wake(conversation, resume=True)
+            if open_call.handed is not None:
+                self.workers.wake(
+                    open_call.handed.conversation, patient=False, resume=True
+                )
+        self.workers.wake(conversation, resume=True)
 
     async def take_over(self, conversation: str) -> None:
-        """Take the conversation from the process that has it."""
-        await self.lanes.take_over(conversation)
-        self.lanes.wake(conversation)
+        """Take the conversation from the present owner."""
+        await self.workers.take_over(conversation)
+        self.workers.wake(conversation)
 
     async def questions(self, conversation: str) -> list[Question]:
-        """The approvals that wait, and how each can be answered."""
-        run = (await self.lanes.turns(conversation)).run
+        """Return the waiting approvals with the possible answers."""
+        run = (await self.workers.turns(conversation)).run
         return [
-            await self._question(conversation, each.asked)
-            for each in (run.waits if run is not None else ())
-            if each.asked is not None
+            await self._question(conversation, open_call.asked)
+            for open_call in (run.waits if run is not None else ())
+            if open_call.asked is not None
         ]
 
     async def _question(self, conversation: str, asked: ApprovalAsked) -> Question:
-        gate = (await self._answerers.of(conversation)).gate
+        gate = (await self._agents.of(conversation)).gate
         found = gate.weigh(
             asked.name,
             asked.arguments,
@@ -570,11 +506,11 @@ class Runtime:
         here, notes = list[str](), list[str]()
         if not isinstance(found, Done) and found.touches == asked.touches:
             standing = isinstance(found, Allowed) or found.standing
-            here, whole = found.patterns * standing, exactly(found.exact)
+            here, whole = found.patterns * standing, escape_pattern(found.exact)
             notes = [
                 "" if pattern == whole else found.tool.open_words for pattern in here
             ]
-        source = await self._answerers.source(conversation)
+        source = await self._agents.source(conversation)
         always = (
             here if isinstance(found, Asks) and self._owner and source != TOUR else []
         )
@@ -582,7 +518,7 @@ class Runtime:
 
     def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
         return Call(
-            self._sync.user or "", conversation, message, call, self._answerers.folder
+            self._sync.user or "", conversation, message, call, self._agents.folder
         )
 
     async def answer(
@@ -595,12 +531,13 @@ class Runtime:
         pattern: str = "",
         words: str = "",
     ) -> None:
-        """Answer an approval. Raises InvalidInput where nothing was asked, or it was answered already.
+        """Answer an approval. Raises `InvalidInput` if no approval waits, or the approval was already answered.
 
-        `conversation` allows, from now on and here, what matches the pattern: one that was offered, or the exact call.
-        `always` then makes a rule of the pattern, which has to fit this call. If that fails, Refused says so, and this
-        call is allowed all the same. Only the local user can: the rules are those of the person who runs this Tenax. A
-        question of the model is answered with `once` and `words`, or with `no`.
+        `conversation` allows matching calls in the conversation from now on. The pattern is an offered pattern, or by
+        default the exact call. `always` also makes a rule of the pattern. The pattern has to match the call. If making
+        the rule fails, the call raises `Refused`, and the tool call is still allowed. Only the local user can answer
+        `always`, because the rules belong to the person running Tenax. `once` with `words`, or `no`, answers a question
+        of the model.
         """
         _, asked = await self._asked(conversation, message, call)
         if (asked.name == Ask.name and answer != "no") != bool(words.strip()) or len(
@@ -626,10 +563,11 @@ class Runtime:
         answered = ApprovalAnswered(message, call, answer, by, why, kept, words.strip())
         await self._append_answer(conversation, answered)
         try:
-            if rule is not None:  # an answer that came too late leaves no rule
+            # The rule comes after the answer, so a late answer makes no rule.
+            if rule is not None:
                 await self._make_rule(rule)
         finally:
-            self.lanes.wake(conversation)
+            self.workers.wake(conversation)
 
     async def _make_rule(self, rule: Rule) -> None:
         try:
@@ -641,15 +579,19 @@ class Runtime:
     async def _asked(
         self, conversation: str, message: int, call: str
     ) -> tuple[str, ApprovalAsked]:
-        """The run that waits for this approval, and what it asks. Raises InvalidInput where nothing waits for it."""
-        run = (await self.lanes.turns(conversation)).run
+        """Return the waiting run and the approval. Raises `InvalidInput` if no run waits for the approval."""
+        run = (await self.workers.turns(conversation)).run
         waits = (
-            [each.asked for each in run.waits if each.asked is not None]
+            [open_call.asked for open_call in run.waits if open_call.asked is not None]
             if run is not None
             else []
         )
         asked = next(
-            (each for each in waits if (each.message, each.call) == (message, call)),
+            (
+                approval
+                for approval in waits
+                if (approval.message, approval.call) == (message, call)
+            ),
             None,
         )
         if run is None or asked is None:
@@ -659,9 +601,9 @@ class Runtime:
     async def _append_answer(
         self, conversation: str, answered: ApprovalAnswered
     ) -> None:
-        """Store an answer if the approval still waits when it is stored: of several at once exactly one is.
+        """Store an answer if the approval still waits. Of several concurrent answers exactly one is stored.
 
-        The head is read before the approval is looked up, so that whatever the look missed moves the head.
+        The method reads the head before the approval, so any event missed by the check moves the head.
         """
         for _ in range(_ANSWER_TRIES):
             head = (await self.journal.head(conversation)).head
@@ -678,7 +620,7 @@ class Runtime:
     async def _allow_here(
         self, conversation: str, asked: ApprovalAsked, pattern: str
     ) -> str:
-        """Return the pattern that an answer for the conversation allows."""
+        """Return the pattern allowed by the answer `conversation`."""
         offered = (await self._question(conversation, asked)).conversation
         if not offered:
             raise Refused("This call can be allowed once only.", hint="Allow it once.")
@@ -692,47 +634,39 @@ class Runtime:
     async def _rule_always(
         self, conversation: str, asked: ApprovalAsked, pattern: str
     ) -> Rule:
-        """Return the rule that an answer for good makes."""
-        rule = Rule("allow", exactly(asked.name), pattern)
+        """Return the rule made by the answer `always`."""
+        rule = Rule("allow", escape_pattern(asked.name), pattern)
         self._owner_only()
         offered = (await self._question(conversation, asked)).always
         if not offered:
             raise Refused("This cannot be allowed for good.", hint="Allow it once.")
-        if pattern not in offered and not rule.fits(asked.name, asked.touches):
+        if pattern not in offered and not rule.matches(asked.name, asked.touches):
             raise InvalidInput(
                 f"The pattern {pattern} does not fit what this call touches: {asked.touches}"
             )
-        if said := mistake(rule):
+        if said := find_mistake(rule):
             raise InvalidInput(f"This cannot be a rule: its {said}.")
         return rule
 
     async def finished(self, conversation: str, seq: int) -> None:
-        """Wait until the input at this seq was answered, or the run that took it ended otherwise or waits."""
-        here = await self.lanes.folded(
-            conversation,
-            lambda history: history.seq >= seq and _settled(history.turns, seq),
-        )
-        if here:  # it was answered in this process, which need not read it again
-            return
-        head = await self.journal.head(conversation)
-        run = (
-            await self.journal.run(conversation, head.run)
-            if head.run is not None
-            else None
-        )
-        first = run.started if run is not None and run.started is not None else seq
-        turns = Turns()
-        async for each in self.journal.tail(conversation, min(seq, first) - 1):
-            turns.apply(each)
-            if each.seq >= seq and _settled(turns, seq):
-                return
+        """Wait until an input is settled: answered, or its run ended in another way or waits for a person."""
+        with self._feeds.following(conversation) as (feed, hint):
+            while True:
+                hint.clear()
+                # The feed continues when the store is available again.
+                with contextlib.suppress(StoreUnavailable):
+                    if await feed.is_settled(seq):
+                        return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_AWAY_SECONDS if feed.error else None):
+                        await hint.wait()
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def transcript(
         self, conversation: str, *, before: int | None = None, limit: int = 50
     ) -> list[Row]:
-        """The last rows and the inputs that wait, or the last rows before a seq. It is opened as `page` opens it."""
+        """Return the last rows and the waiting inputs, or the last rows before a seq. Repairs like `page`."""
         page = await self.page(
             conversation,
             before=None if before is None else first_key(before),
@@ -743,86 +677,114 @@ class Runtime:
     async def page(
         self, conversation: str, *, before: Key | None = None, limit: int = 50
     ) -> Page:
-        """The last rows, or the last before a key: `next` of the page below.
+        """Return the last rows, or the last rows before a key (`next` of the page below).
 
-        Opening a conversation also repairs a run whose owner is gone, and looks for output that came late.
+        The call also ends a run of a dead owner, and looks for late output.
         """
         run = (await self.journal.head(conversation)).run
         if run is not None and await self.journal.holder(f"run:{conversation}") is None:
-            await self._unless_away(partial(self._mend, conversation, run))
-            # a lane that came meanwhile could not claim it, and nobody else goes on with it
+            await try_now(partial(self._end_orphaned_run, conversation, run))
+            # A worker started meanwhile could not claim the conversation, and no other process continues the work.
             if self._serves:
-                self.lanes.wake(conversation, patient=False)
-        return await self.journal.apart(
-            lambda: open_page(self._sync, conversation, before, limit)
+                self.workers.wake(conversation, patient=False)
+        return await self.journal.threads.run(
+            lambda: open_page(
+                self._sync, conversation, before, limit, self.config.timing
+            )
         )
 
     async def follow(
-        self, conversation: str, after: int | Place = 0
-    ) -> AsyncIterator[tuple[int, list[Change]]]:
-        """What changes in the transcript, from a number on: stored events first, then new ones as they come.
+        self,
+        conversation: str,
+        after: int | TailPosition = 0,
+        *,
+        until_settled: int | None = None,
+    ) -> AsyncGenerator[tuple[int, list[Change]], None]:
+        """Yield the changes of the transcript after a seq: first of the stored events, then of new events.
 
-        Keep a `Place` (`journal.place`) to go on after an error, as for `Journal.tail`. After a crash of the store the rows since
-        the last fact come again.
+        Keep a `TailPosition` (`journal.position`) to continue after an error, as for `Journal.tail`. After a crash of
+        the store the rows since the last fact come again. With the seq of an input in `until_settled`, the generator
+        ends as soon as the input is settled (see `finished`).
         """
-        place = (
+        position = (
             after
-            if isinstance(after, Place)
-            else await self.journal.place(conversation, after)
+            if isinstance(after, TailPosition)
+            else await self.journal.position(conversation, after)
         )
-        shown, incarnation = Transcript(), ""
-        async for each in self.journal.tail(conversation, place):
-            # the numbers of what was folded may mean other events now
-            if incarnation != place.incarnation:
-                shown, incarnation = (
-                    await self._folded_before(conversation, each.seq),
-                    place.incarnation,
+        with self._feeds.following(conversation, rows=True) as (feed, hint):
+            while True:
+                hint.clear()
+                before = position.after
+                for recorded, changes in await self._missed(feed, position):
+                    yield recorded.seq, changes
+                    position.take(recorded)
+                if position.after != before:
+                    # More pages may follow.
+                    continue
+                if until_settled is not None and position.after >= feed.seq > 0:
+                    settled = await feed.is_settled(until_settled)
+                    if settled and position.after >= feed.seq:
+                        return
+                await hint.wait()
+
+    async def _missed(
+        self, feed: ConversationFeed, position: TailPosition
+    ) -> list[tuple[Recorded, list[Change]]]:
+        """Return the events of the feed after a position. Read events dropped by the feed from the store."""
+        if feed.gone:
+            raise Gone(f"Conversation {feed.conversation} was deleted.")
+        if feed.error is not None:
+            raise feed.error
+        if not feed.is_ready():
+            return []
+        if not position.holds(self.journal.incarnation):
+            # Other events may have the seqs of the shown events now.
+            position.limit((await self.journal.head(feed.conversation)).facts)
+        found = feed.events_since(position.after)
+        if found is None and position.after < feed.at:
+            found = await self._folded_since(feed.conversation, position.after)
+        return found or []
+
+    async def _folded_since(
+        self, conversation: str, after: int
+    ) -> list[tuple[Recorded, list[Change]]]:
+        """Read a page of events after a seq. Return the events with their changes."""
+        page = await self.journal.read(conversation, after=after, limit=_FOLLOWED_PAGE)
+        if not page or page[0].seq <= 1:
+            shown = Transcript()
+        else:
+            folded = await self.journal.threads.run(
+                lambda: fold_page(
+                    self._sync, conversation, None, _FOLLOWED_ROWS, upto=page[0].seq - 1
                 )
-            yield each.seq, shown.apply(each)
-
-    async def _folded_before(self, conversation: str, seq: int) -> Transcript:
-        if seq <= 1:
-            return Transcript()
-        folded = await self.journal.apart(
-            lambda: fold_page(
-                self._sync, conversation, None, _FOLLOWED_ROWS, upto=seq - 1
             )
-        )
-        return folded.shown
+            shown = folded.shown
+        return [(recorded, shown.apply(recorded)) for recorded in page]
 
-    async def live(self, conversation: str, hint: asyncio.Event) -> Live:
-        """The conversation as it stands and moves, folded once for all who watch it here. Let go of it with `leave`."""
-        # This looks for what came late. Whoever reads it is told of damage; who watches others too is not held up.
+    async def watch(self, conversation: str, hint: asyncio.Event) -> ConversationFeed:
+        """Return the feed of a conversation. Every change of the rows sets `hint`, until `leave`."""
+        # The call looks for late output. Readers of the transcript get the error about damage. A watcher of several
+        # conversations goes on without the damaged conversation.
         with contextlib.suppress(StoreDamaged):
             await self.transcript(conversation, limit=SHOWN_ROWS)
-        return self._lives.enter(conversation, hint)
+        return self._feeds.enter(conversation, hint, rows=True)
 
-    def leave(self, live: Live, hint: asyncio.Event) -> None:
-        """Watch it no longer."""
-        self._lives.leave(live, hint)
-
-    async def changes(
-        self, conversation: str, turn: str | None = None
-    ) -> list[TurnChanges]:
-        """What the last turns changed in the folder, or what one of them did: the turn of a run, or a putting back by its seq."""
-        return await self._changes.turns(conversation, turn)
-
-    async def put_back(self, conversation: str, turn: str) -> PutBack:
-        """Make the files again what they were before this turn, where they are still what it left. This can be put back too."""
-        return await self._changes.put_back(conversation, turn)
+    def leave(self, feed: ConversationFeed, hint: asyncio.Event) -> None:
+        """Stop watching a conversation."""
+        self._feeds.leave(feed, hint)
 
     async def usage(self, conversation: str) -> Usage:
-        """What it took so far, and how full the context is."""
+        """Return the usage of a conversation so far, and the fill of the context."""
         spent, head = (
             await self.journal.spent(conversation),
             await self.journal.head(conversation),
         )
-        history, context_used = self.lanes.history(conversation), None
+        history, context_used = self.workers.history(conversation), None
         if head.head - max(history.seq, head.context_from) < _FOLDED_AT_ONCE:
             await history.catch_up()
             context_used = used(history.context)
         try:
-            room = (await self._answerers.of(conversation)).models[0].context
+            room = (await self._agents.of(conversation)).models[0].context
         except ConfigError:
             room = None
         known = spent.unpriced == 0
@@ -836,7 +798,7 @@ class Runtime:
         )
 
     async def seen(self, conversation: str, request: int) -> bytes:
-        """What the model saw: the body that was sent for the request at this seq, rendered again from the journal."""
+        """Return the body of the model request at a seq, rendered again from the journal."""
         found = await self.journal.fact(conversation, request)
         event = found.event if found is not None else None
         if not isinstance(event, ModelRequested):
@@ -850,8 +812,10 @@ class Runtime:
             ):
                 history.context.know(named)
         opened = history.context.opened
-        agent = await self._answerers.of(conversation)
-        model = next((each for each in agent.models if each.name == event.model), None)
+        agent = await self._agents.of(conversation)
+        model = next(
+            (model for model in agent.models if model.name == event.model), None
+        )
         if opened is None or model is None:
             raise InvalidInput(
                 f"{event.model} is not set up here, so its request cannot be shown."
@@ -872,7 +836,7 @@ class Runtime:
         after: tuple[int, int, int] | None = None,
         limit: int = 50,
     ) -> list[Summary]:
-        """A page of the list. `after` is the `place` of the last one seen."""
+        """Return a page of the list. `after` is the `place` of the last seen conversation."""
         return await self.journal.conversations(
             archived=archived, after=after, limit=limit
         )
@@ -885,49 +849,60 @@ class Runtime:
         before: tuple[int, int] | None = None,
         limit: int = 20,
     ) -> Hits:
-        """Everything that was ever said with these words, newest first."""
+        """Search everything ever said for words. Return the hits, newest first."""
         return await self.journal.search(
             words, conversation=conversation, before=before, limit=limit
         )
 
-    # -- what a person does with a conversation --------------------------------------------------------------
+    # -- changes of a conversation ---------------------------------------------------------------------------
 
     async def rename(self, conversation: str, title: str | None) -> None:
-        """Give it a title, or none."""
+        """Set or remove the title."""
         await self.journal.append(conversation, [ConversationTitled(title)])
 
     async def pin(self, conversation: str, *, pinned: bool = True) -> None:
-        """Keep it at the top of the list, or no longer."""
+        """Pin the conversation to the top of the list, or unpin the conversation."""
         await self.journal.append(conversation, [ConversationPinned(pinned)])
 
     async def archive(self, conversation: str, *, archived: bool = True) -> None:
-        """Leave it out of the list, or bring it back. It is still found."""
+        """Remove the conversation from the list, or undo the removal. The search finds archived conversations too."""
         await self.journal.append(conversation, [ConversationArchived(archived)])
 
     async def undo(self, conversation: str, *, to: int | None = None) -> int:
-        """Take back everything after a seq; without one, the last message of a person and what followed."""
-        return await self._as_session(conversation, lambda db, name: db.undo(name, to))
+        """Undo everything after seq `to`, by default the last message of a person and everything after the message.
+
+        Return the seq of the undo, for `restore`.
+        """
+        segment = await self._open_segment(conversation)
+        if to is None:
+            to = await self.journal.threads.run(
+                partial(find_undo_seq, self._sync, segment)
+            )
+        (stored,) = await self.journal.append(conversation, [ConversationRewound(to)])
+        return stored.seq
 
     async def clear(self, conversation: str) -> int:
-        """Everything so far leaves transcript and context. Its seq, which `restore` takes."""
-        await self._readers.left(conversation, "cleared")
-        return await self._as_session(conversation, lambda db, name: db.clear(name))
+        """Remove everything so far from transcript and context. Return the seq of the clear, for `restore`."""
+        await self._memory_service.left(conversation, "cleared")
+        await self._open_segment(conversation)
+        (stored,) = await self.journal.append(conversation, [ConversationCleared()])
+        return stored.seq
 
     async def restore(self, conversation: str, of: int) -> None:
-        """Take back the undo or the clear at this seq."""
+        """Revert the undo or the clear at a seq."""
         await self.journal.append(conversation, [ConversationRestored(of)])
 
     async def fork(self, conversation: str, *, upto: int | None = None) -> str:
-        """A new conversation with what stands up to a seq; its id."""
+        """Copy the conversation up to a seq into a new conversation. Return the id of the copy."""
         return await self.journal.fork(conversation, upto=upto)
 
     async def erase(
         self, conversation: str, seqs: Sequence[int], *, why: str = ""
     ) -> Erased:
-        """Take the text of these events away for good, and all that was derived from it.
+        """Erase the text of events permanently, with all data derived from the text.
 
-        A sub-agent to which a call gave words of them, or whose answer they are, goes with them; what is erased in the
-        conversation of a sub-agent is erased in its answer too.
+        Erasing the call or the answer of a sub-agent deletes the conversation of the sub-agent. Erasing text in the
+        conversation of a sub-agent also erases the answer of the sub-agent in the parent conversation.
         """
         children = set(await self.journal.delegated(conversation))
         facts = (
@@ -936,69 +911,70 @@ class Runtime:
             else []
         )
         made_there = {
-            name for each in facts if each is not None for name in made_in(each)
+            name for fact in facts if fact is not None for name in made_in(fact)
         }
         for child in sorted(children & made_there):
             await self._delete_child(child)
         by = self._sync.user or ""
-        if (made := await self.lanes.made(conversation)) is not None:
-            async for each in self._results(made.conversation, made.message, made.call):
-                await self.journal.erase(made.conversation, [each], by=by, why=why)
+        if (made := await self.workers.made(conversation)) is not None:
+            async for result_seq in self._results(
+                made.conversation, made.message, made.call
+            ):
+                await self.journal.erase(
+                    made.conversation, [result_seq], by=by, why=why
+                )
         erased = await self.journal.erase(conversation, seqs, by=by, why=why)
-        await self._changes.soon(self._changes.forget())
+        await self._changes.try_briefly(self._changes.forget())
         return erased
 
     async def _results(
         self, conversation: str, message: int, call: str
     ) -> AsyncIterator[int]:
-        """Where the outcome of a call stands, if it has one with text."""
+        """Yield the seqs of the results of a call, late results included."""
         after = message
         with contextlib.suppress(Gone, NoSuchConversation):
             while page := await self.journal.read(conversation, after=after):
                 after = page[-1].seq
-                for each in page:
-                    match each.event:
+                for recorded in page:
+                    match recorded.event:
                         case ToolFinished(at, of) | ToolLate(at, of) if (at, of) == (
                             message,
                             call,
                         ):
-                            yield each.seq
+                            yield recorded.seq
 
     async def delete(self, conversation: str) -> None:
-        """Delete it, and the conversations of its sub-agents. Only their tombstones are left."""
-        # otherwise the store refuses
+        """Delete the conversation and the conversations of the sub-agents. Only tombstones remain."""
+        # With an open run the store refuses to delete, so the sub-agents stay too.
         if (await self.journal.head(conversation)).run is None:
             for child in await self.journal.delegated(conversation):
                 await self._delete_child(child)
-        made = await self.lanes.made(conversation)
+        made = await self.workers.made(conversation)
         await self.journal.delete(conversation)
-        await self._changes.soon(self._changes.forget())
+        await self._changes.try_briefly(self._changes.forget())
         await self._background.close(conversation)
         if made is not None:
-            self.lanes.wake(made.conversation)
+            self.workers.wake(made.conversation)
 
     async def _delete_child(self, child: str) -> None:
-        await self.lanes.stop(child)
+        await self.workers.stop(child)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
+            async with asyncio.timeout(self.config.timing.close_seconds):
                 while (head := await self.journal.head(child)).run is not None:
                     await self.journal.wait(child, head.head, seconds=1.0)
         await self.journal.delete(child)
 
-    async def _as_session(
-        self, conversation: str, work: Callable[[SessionDB, str], int]
-    ) -> int:
-        stretch = (await self.journal.head(conversation)).stretch
-        if stretch is None:
+    async def _open_segment(self, conversation: str) -> str:
+        """Return the name of the open segment. Raises `InvalidInput` if the conversation was ended."""
+        segment = (await self.journal.head(conversation)).segment
+        if segment is None:
             raise InvalidInput("This conversation was ended.")
-        return await self.journal.apart(
-            lambda: work(SessionDB(journal=self._sync), stretch)
-        )
+        return segment
 
     async def compact(self, conversation: str) -> Outcome:
-        """Shorten the context now, whatever its length."""
-        agent = await self._answerers.of(conversation)
-        if not self._answerers.can_summarise(agent.models[0]):
+        """Compact the context now, at any length."""
+        agent = await self._agents.of(conversation)
+        if not self._agents.can_summarise(agent.models[0]):
             raise InvalidInput(
                 "This model cannot write a summary.",
                 hint="Connect another one with `tenax setup`.",
@@ -1006,19 +982,22 @@ class Runtime:
         return await self._compactor.by_hand(self.journal, agent, conversation)
 
 
+def _limits_of(config: Config) -> Limits:
+    budget = config.budget
+    return Limits(dollars_conversation=budget.conversation, dollars_day=budget.day)
+
+
 def open_store(config: Config, user: str = journals.LOCAL_USER) -> Journal:
-    """The store of this configuration; its usual place is made for the first time."""
-    if config.store_url == f"sqlite:///{config.places.database}":
-        folder = config.places.data
+    """Open the store of a configuration. Create the default folder if necessary."""
+    if config.store_url == f"sqlite:///{config.directories.database}":
+        folder = config.directories.data
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise unusable(f"{folder} cannot be made", error) from error
-    return journals.open(config.store_url, user=user, witness=config.places.witness)
-
-
-def _settled(turns: Turns, seq: int) -> bool:
-    if seq in turns.waiting:
-        return False
-    run = turns.run
-    return run is None or seq not in run.inputs or bool(run.waits)
+    return journals.open(
+        config.store_url,
+        user=user,
+        witness=config.directories.witness,
+        timing=config.timing,
+    )

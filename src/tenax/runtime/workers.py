@@ -1,8 +1,8 @@
-"""Runners: who answers what waits. One lane per conversation, on any host; the lease `run:<conversation>` decides.
+"""A worker for every conversation answered by the process. The lease `run:<conversation>` decides between processes.
 
-A lane looks at what the journal says is open and does the next thing: repairs a run whose owner is gone, goes on with
-one that was interrupted or waited for a person, answers the first input that waits. When nothing is left it gives the
-lease back and looks once more, so that an input which came in between is never left lying.
+A worker reads the open work from the journal and does the next step: the worker ends a run of a dead owner, resumes a
+run after an interruption or after the answer of a person, or answers the first waiting input. When no work is left, the
+worker releases the lease and then reads the head again, so the worker misses no input from the time in between.
 """
 
 from __future__ import annotations
@@ -11,16 +11,24 @@ import asyncio
 import logging
 import platform
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from tenax.agent.compaction import Compactor
 from tenax.agent.history import History
-from tenax.agent.loop import Agent, Ended, Rendered, Run
+from tenax.agent.loop import (
+    Ended,
+    FolderChanges,
+    Rendered,
+    Run,
+    RunServices,
+)
 from tenax.agent.recovery import GONE, interruption
-from tenax.agent.spooling import Held
+from tenax.agent.spooling import OutputSpool
+from tenax.concurrency import Backoff
 from tenax.errors import (
     ConfigError,
     Gone,
@@ -30,14 +38,14 @@ from tenax.errors import (
     TenaxError,
 )
 from tenax.events import ApprovalAnswered, Event, RunFinished, RunStarted, RunStop
-from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
-from tenax.journal.place import ALL_SEQS
+from tenax.journal.row_key import ALL_SEQS
+from tenax.runtime.agents import Agents
+from tenax.runtime.feed import FeedRegistry
 from tenax.tools.delegate import TASK, Made, made_by
 from tenax.views.open_work import OpenRun, Turns
-from tenax.workspace.changes import Changes
 
-__all__ = ["RESUMES_MAX", "RESUME_SECONDS", "Lanes", "Policy"]
+__all__ = ["RESUMES_MAX", "RESUME_SECONDS", "Policy", "Workers"]
 
 log = logging.getLogger(__name__)
 
@@ -53,71 +61,72 @@ _INSTEAD = {"ask": "The person said something else instead."}
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """What a runner may do by itself."""
+    """The actions allowed to a worker without asking."""
 
     folder: Path
     resume: Literal["auto", "ask"] = "auto"
     asks: bool = True
-    """Whether somebody can be asked for an approval."""
+    """Whether a person is available for approvals."""
 
     @property
-    def place(self) -> str:
-        """What tools act upon: an interrupted run goes on by itself only where it was."""
+    def workdir_id(self) -> str:
+        """The host and folder of the tools. An interrupted run resumes automatically only in the same folder."""
         return f"{platform.node()}:{self.folder}"
 
 
-class Lanes:
-    """The conversations that this process answers."""
+class Workers:
+    """The workers of the process, by conversation."""
 
     def __init__(
         self,
-        journal: AsyncJournal,
-        agent: Callable[[str], Awaitable[Agent]],
+        feeds: FeedRegistry,
+        agents: Agents,
         policy: Policy,
-        held: Held,
-        compact: Callable[[Run], Awaitable[bool]],
-        answered: Callable[[str], None],
-        evicted: Callable[[str], None],
-        changes: Changes,
+        spool: OutputSpool,
+        compactor: Compactor,
+        changes: FolderChanges,
     ) -> None:
-        self._journal = journal
-        self._agent = agent
-        self._answered = answered
-        self._evicted = evicted
+        self._journal = feeds.journal
+        self._agents = agents
         self._policy = policy
-        self._held = held
-        self._compact = compact
-        self._changes = changes
+        self._spool = spool
+        self._services = RunServices(
+            self._journal, policy.folder, spool, compactor, self, changes, policy.asks
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: dict[str, bool] = {}
-        """Lanes that were woken while they were at work, and whether to go on with what was interrupted."""
+        """Conversations with a wake-up during work. The value: whether the next worker resumes an interrupted run."""
         self._kept: dict[str, Lease] = {}
-        """Leases that could not be given back, because the store was away."""
-        self._histories: OrderedDict[str, History] = OrderedDict()
+        """Leases still to be released, because the store was unavailable."""
+        self._feeds = feeds
+        self._recent: OrderedDict[str, None] = OrderedDict()
+        """The conversations with a kept history, the most recently used at the end."""
         self._rendered: dict[str, Rendered] = {}
-        """What was sent in the conversations that are folded here."""
+        """The rendered messages of the conversations with a kept history."""
         self._made: dict[str, Made | None] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        """When a run that waits is looked at again, whoever comes by before."""
+        """Timers for waiting runs. A timer wakes the worker when an approval or a tool call expires."""
         self._closed = False
         self._me = ""
 
     def wake(
         self, conversation: str, *, patient: bool = True, resume: bool = False
     ) -> None:
-        """There may be something to do. `patient`: wait for another process that has the conversation now."""
+        """Start the worker of a conversation. A `patient` worker waits while another process holds the lease."""
         if self._closed:
             return
         if conversation in self._tasks:
             self._again[conversation] = resume or self._again.get(conversation, False)
             return
-        self._begin(
+        self._begin_task(
             conversation, self._drive(conversation, patient=patient, resume=resume)
         )
 
-    def _begin(self, conversation: str, drive: Coroutine[None, None, None]) -> None:
+    def _begin_task(
+        self, conversation: str, drive: Coroutine[None, None, None]
+    ) -> None:
         task = self._tasks[conversation] = asyncio.create_task(
-            drive, name=f"lane {conversation}"
+            drive, name=f"worker {conversation}"
         )
         task.add_done_callback(lambda done: self._done(conversation, done))
 
@@ -125,7 +134,7 @@ class Lanes:
         self._tasks.pop(conversation, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error(
-                "A lane ended: %s",
+                "A worker ended: %s",
                 error,
                 exc_info=error,
                 extra={"action": "lane_failed"},
@@ -134,19 +143,21 @@ class Lanes:
             self.wake(conversation, resume=self._again.pop(conversation))
 
     async def take_over(self, conversation: str) -> None:
-        """Take the conversation from whoever has it, this process included; its run is repaired, and the lane goes on."""
-        taken = await self._claim(conversation, take_over=True)
+        """Take the conversation from the present owner, even from the own process. The new worker ends the old run."""
+        claimed = await self._claim(conversation, take_over=True)
+        # The old worker of this process may still write, so the head from the claim is not reliable.
+        taken = (claimed[0], 0) if claimed is not None else None
         while (task := self._tasks.get(conversation)) is not None:
             self._again.pop(conversation, None)
             task.cancel()
             await asyncio.wait({task})
-        self._begin(
+        self._begin_task(
             conversation,
             self._drive(conversation, patient=True, resume=False, taken=taken),
         )
 
     async def stop(self, conversation: str) -> None:
-        """Ask the run to stop, wherever it is."""
+        """Ask the open run to stop, in any process."""
         run = (await self._journal.head(conversation)).run
         if run is not None:
             await self._journal.append(
@@ -157,26 +168,31 @@ class Lanes:
     # -- sub-agents ------------------------------------------------------------------------------------------
 
     async def turns(self, conversation: str) -> Turns:
-        """What is open there now."""
+        """Return the open work of a conversation."""
         history = self.history(conversation)
         await history.catch_up()
         return history.turns
 
     async def made(self, conversation: str) -> Made | None:
-        """The call that a conversation is for, if it is a sub-agent's."""
+        """Return the call behind the conversation of a sub-agent; `None` for a conversation opened by a person."""
         if conversation not in self._made:
-            if len(self._made) >= _MADE_MAX:
-                self._made.clear()
-            self._made[conversation] = await made_by(self._journal, conversation)
+            made = await made_by(self._journal, conversation)
+            self.know_made(conversation, made)
         return self._made[conversation]
 
+    def know_made(self, conversation: str, made: Made | None) -> None:
+        """Remember the call behind a conversation; `None` for a conversation opened by a person."""
+        if len(self._made) >= _MADE_MAX:
+            self._made.clear()
+        self._made[conversation] = made
+
     async def payer(self, conversation: str) -> str:
-        """The conversation whose budget it is: that of a sub-agent is its parent's."""
+        """Return the conversation with the budget to charge. A sub-agent uses the budget of the parent."""
         made = await self.made(conversation)
         return made.conversation if made is not None else conversation
 
     async def wanted(self, history: History) -> bool:
-        """Whether the call still waits for which the open run works. What a person asked for always is."""
+        """Return whether the result of the open run is still needed. A message of a person always needs an answer."""
         made, run = await self.made(history.conversation), history.turns.run
         if made is None or run is None or TASK not in run.inputs:
             return True
@@ -195,32 +211,18 @@ class Lanes:
         return call is not None and not call.finished
 
     async def tell(self, conversation: str) -> None:
-        """Something moved there: the run whose call it works for looks at it."""
+        """Wake the parent of a sub-agent, because the sub-agent's conversation changed."""
         made = await self.made(conversation)
         if made is not None:
             self.wake(made.conversation)
 
-    async def folded(self, conversation: str, done: Callable[[History], bool]) -> bool:
-        """Wait until what the lane here has folded is so. False where there is no lane, or it ended before."""
-        history = self.history(conversation)
-        while (task := self._tasks.get(conversation)) is not None and not task.done():
-            if done(history):
-                return True
-            history.moved.clear()
-            moved = asyncio.ensure_future(history.moved.wait())
-            try:
-                await asyncio.wait({task, moved}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                moved.cancel()
-        return False
-
     async def idle(self, conversation: str) -> None:
-        """Wait until this process has nothing to do there."""
+        """Wait until the process has no worker in the conversation."""
         while (task := self._tasks.get(conversation)) is not None:
             await asyncio.wait({task})
 
     async def close(self) -> None:
-        """End every run here: what it has is sealed, and the next start goes on with it."""
+        """Interrupt every run of the process. The runs store partial answers, and the next start resumes the runs."""
         self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -228,7 +230,7 @@ class Lanes:
         if tasks:
             await asyncio.wait(tasks, timeout=4.0)
 
-    # -- one lane --------------------------------------------------------------------------------------------
+    # -- a worker --------------------------------------------------------------------------------------------
 
     async def _drive(
         self,
@@ -236,23 +238,38 @@ class Lanes:
         *,
         patient: bool,
         resume: bool,
-        taken: Lease | None = None,
+        taken: tuple[Lease, int] | None = None,
     ) -> None:
-        pause = _FIRST_PAUSE
+        with self._feeds.following(conversation):
+            await self._work_through(
+                conversation, patient=patient, resume=resume, taken=taken
+            )
+
+    async def _work_through(
+        self,
+        conversation: str,
+        *,
+        patient: bool,
+        resume: bool,
+        taken: tuple[Lease, int] | None,
+    ) -> None:
+        """Work until nothing is left to do."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
-                lease = taken or await self._claim(conversation)
+                claimed = taken or await self._claim(conversation)
                 worked, upto = False, None
-                if lease is not None:
+                if claimed is not None:
                     over, taken = taken is not None, None
                     worked, upto = await self._work(
-                        conversation, lease, resume=resume, taken=over
+                        conversation, *claimed, resume=resume, taken=over
                     )
                 elif not patient:
                     return
                 if not await self._left(conversation, upto, worked=worked):
                     return
-                pause = _FIRST_PAUSE
+                resume = resume and not worked
+                backoff.reset()
             except (Gone, NoSuchConversation):
                 log.info("%s is gone; there is nothing to do in it.", conversation)
                 return
@@ -263,26 +280,38 @@ class Lanes:
                 return
             except StoreUnavailable as error:
                 log.warning("%s Trying again.", error, extra={"action": "store_away"})
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await backoff.sleep()
 
     async def _claim(
         self, conversation: str, *, take_over: bool = False
-    ) -> Lease | None:
-        limits = (await self._agent(conversation)).limits
+    ) -> tuple[Lease, int] | None:
+        """Claim the conversation. Return the lease and the head; `None` while another process holds the lease."""
+        limits = (await self._agents.of(conversation)).limits
         seconds = limits.silence + limits.lease_grace
-        holder = await self._instance()
-        if (kept := self._kept.get(conversation)) is not None:
+        kept = self._kept.get(conversation)
+        if kept is not None:
             await self._journal.release(kept)
-            # who takes over may have come between
+            # A take-over may have happened meanwhile.
             if self._kept.get(conversation) is kept:
                 del self._kept[conversation]
-        return await self._journal.claim(
-            f"run:{conversation}", holder, seconds, take_over=take_over
-        )
+        journal = self._journal.journal
+
+        def claim() -> tuple[Lease, int] | None:
+            name, self._me = f"run:{conversation}", journal.instance
+            self._spool.instance = self._me
+            lease = journal.claim(name, self._me, seconds, take_over=take_over)
+            if lease is None:
+                return None
+            try:
+                return lease, journal.head(conversation).head
+            except TenaxError:
+                # The worker meets the same error under the lease, and releases the lease.
+                return lease, 0
+
+        return await self._journal.threads.run(claim)
 
     async def _instance(self) -> str:
-        """This process, as the store knows it: the same as long as the store is open."""
+        """Return the id of the process in the store. The id stays the same while the store is open."""
         if not self._me:
             self._me = await self._journal.instance()
         return self._me
@@ -296,15 +325,15 @@ class Lanes:
             log.info("A lease was not given back: %s", error)
 
     async def _left(self, conversation: str, upto: int | None, *, worked: bool) -> bool:
-        """Whether there is more to do: after giving the lease back, or (None) while another process has it.
+        """Return whether work is left. May wait for a change while another process holds the lease.
 
-        `upto`: what was known when it was last seen what there is to do. The history may know more by now, of which
-        nobody has thought: others read it too.
+        `upto` is the seq of the history at the last search for work, or `None` if another process holds the lease. The
+        history may hold later events, not yet considered by the worker, because other readers advance the history too.
         """
         owned = upto is not None
         head = await self._journal.head(conversation)
         if upto is not None and head.run is not None and head.head > upto:
-            # a stop or an answer came while the lease was given back, and whoever sent it could not claim it
+            # A stop or an answer arrived during the release of the lease. The sender could not claim the lease.
             return True
         if head.unanswered == 0 and (owned or head.run is None):
             return False
@@ -314,46 +343,52 @@ class Lanes:
         return True
 
     async def _work(
-        self, conversation: str, lease: Lease, *, resume: bool, taken: bool
+        self, conversation: str, lease: Lease, head: int, *, resume: bool, taken: bool
     ) -> tuple[bool, int]:
-        """Do what there is to do. Whether there was anything, and what was known when it was last looked for."""
+        """Do the open work. Return whether there was work, and the seq of the history at the last search for work.
+
+        `head` is the head of the journal at the claim of the lease.
+        """
         history = self.history(conversation)
-        worked, upto = False, history.seq
+        worked, released, upto = False, False, history.seq
         try:
-            while True:
-                await history.catch_up()
+            while not released:
+                await history.catch_up(head)
+                head = 0
                 run = await self._next(history, lease, resume=resume, taken=taken)
                 upto = history.seq
                 if run is None:
                     break
                 resume, taken, worked = False, False, True
-                ended = await self._run(history, lease, run)
-                upto = history.seq
+                acting = await self._make_run(history, lease, run)
+                ended = await self._act(acting)
+                released, upto = acting.released, history.seq
                 await self.tell(conversation)
                 if ended == "completed":
-                    self._answered(conversation)
+                    self._agents.answered(conversation)
                 if ended == "lost" or (ended == "parked" and not _moved(history.turns)):
                     await history.catch_up()
-                    # who took it sees to it
+                    # The new owner continues the work.
                     upto = ALL_SEQS if ended == "lost" else upto
                     break
         except LeaseLost:
             upto = ALL_SEQS
             log.info("%s was taken over.", conversation, extra={"action": "taken_over"})
         finally:
-            await self._release(conversation, lease)
+            if not released:
+                await self._release(conversation, lease)
         self._look_again_at_expiry(history)
         return worked, upto
 
     def _look_again_at_expiry(self, history: History) -> None:
-        """An approval that nobody answers is denied when its time is over, without anybody coming by."""
+        """Set a timer for the expiry of approvals and tool calls, so an unanswered approval is denied in time."""
         run = history.turns.run
         calls = run.open if run is not None else []
         ends = [
-            each.asked.expires_at for each in calls if each.asked and not each.answered
+            call.asked.expires_at for call in calls if call.asked and not call.answered
         ]
-        late = [each.handed_at + int(each.started.deadline * 1e6) for each in calls
-                if each.started and each.handed and not each.handed.asks]  # fmt: skip
+        late = [call.handed_at + int(call.started.deadline * 1e6) for call in calls
+                if call.started and call.handed and not call.handed.asks]  # fmt: skip
         if (before := self._timers.pop(history.conversation, None)) is not None:
             before.cancel()
         if ends or late:
@@ -367,37 +402,33 @@ class Lanes:
             )
 
     def history(self, conversation: str) -> History:
-        """The conversation as this process has folded it, up to some number."""
-        history = self._histories.pop(conversation, None) or History(
-            self._journal, conversation
-        )
-        self._histories[conversation] = history
-        if (over := len(self._histories) - HISTORIES_MAX) > 0:
-            # what is at work is in use, whoever else asks for it
-            kept = {conversation, *self._tasks}
-            for oldest in [each for each in self._histories if each not in kept][:over]:
-                del self._histories[oldest]
+        """Return the folded history of the conversation. The history may lag behind the journal."""
+        feed = self._feeds.of(conversation)
+        feed.kept = True
+        self._recent.pop(conversation, None)
+        self._recent[conversation] = None
+        over = len(self._recent) - HISTORIES_MAX
+        if over > 0:
+            # A conversation with a worker is in use, even if the caller asks for another conversation.
+            in_use = {conversation, *self._tasks}
+            idle = [name for name in self._recent if name not in in_use]
+            for oldest in idle[:over]:
+                del self._recent[oldest]
+                self._feeds.forget_history(oldest)
                 self._rendered.pop(oldest, None)
-                self._evicted(oldest)
-        return history
+                self._agents.evicted(oldest)
+        return feed.history
 
-    async def _run(self, history: History, lease: Lease, run: str) -> Ended:
-        acting = Run(
-            await self._agent(history.conversation),
-            self._journal,
-            history,
-            lease,
-            run,
-            folder=self._policy.folder,
-            held=self._held,
-            asks=self._policy.asks,
-            compact=self._compact,
-            kin=self,
-            changes=self._changes,
-            rendered=self._rendered.setdefault(
-                history.conversation, Rendered(self._journal)
-            ),
+    async def _make_run(self, history: History, lease: Lease, run: str) -> Run:
+        rendered = self._rendered.setdefault(
+            history.conversation, Rendered(self._journal)
         )
+        agent = await self._agents.of(history.conversation)
+        return Run(agent, self._services, history, lease, run, rendered)
+
+    async def _act(self, acting: Run) -> Ended:
+        """Perform the run to the end. An unexpected error ends the run as failed."""
+        history, run = acting.history, acting.id
         try:
             return await acting.go()
         except (Gone, LeaseLost, NoSuchConversation, StoreUnavailable):
@@ -417,7 +448,7 @@ class Lanes:
     async def _next(
         self, history: History, lease: Lease, *, resume: bool, taken: bool
     ) -> str | None:
-        """The run to go on with, its start appended; None if nothing is to be done."""
+        """Return the next run, with the start stored; `None` if no work is left."""
         turns = history.turns
         if turns.run is not None:
             if not taken and _parked(turns.run):
@@ -429,16 +460,19 @@ class Lanes:
             await self._append(
                 history, lease, turns.run.id, *interruption(turns.run, why)
             )
-            await history.catch_up()  # something else may have come between
+            # Other events may have arrived meanwhile.
+            await history.catch_up()
             turns = history.turns
         before = turns.resumable
         if before is not None and (resume or self._may_resume(turns, before)):
-            return await self._start(history, lease, [], before)
+            return await self._start_run(history, lease, [], before)
         if turns.waiting:
-            return await self._start(history, lease, [next(iter(turns.waiting))], None)
+            return await self._start_run(
+                history, lease, [next(iter(turns.waiting))], None
+            )
         return None
 
-    async def _start(
+    async def _start_run(
         self, history: History, lease: Lease, inputs: list[int], before: OpenRun | None
     ) -> str:
         run = self._journal.ids.run()
@@ -446,30 +480,35 @@ class Lanes:
         resumes, attempt = None, 0
         if before is not None:
             resumes, attempt = before.id, before.started.attempt + (not before.planned)
-        started = RunStarted(inputs, resumes, attempt, self._policy.place, instance)
+        started = RunStarted(
+            inputs, resumes, attempt, self._policy.workdir_id, instance
+        )
         await self._append(history, lease, run, started)
         return run
 
     async def _unpark(self, history: History, lease: Lease, run: OpenRun) -> str | None:
-        """Go on with a run that waited for a person, once all is answered. A newer message of a person is an answer too: no."""
+        """Return the id of a waiting run if the run can continue; `None` while an unexpired approval is open.
+
+        A newer message of a person denies the open approvals. A run stopped or with a sub-agent continues at once.
+        """
         if history.turns.stopped:
             return run.id
         waits = run.waits
         now = self._journal.clock.now_us()
-        said = any(not each.system for each in history.turns.waiting.values())
+        said = any(not message.system for message in history.turns.waiting.values())
         if waits and said and run.step is not None:
             denied: list[Event] = [
                 ApprovalAnswered(
                     run.step.message,
-                    each.call.id,
+                    open_call.call.id,
                     "no",
-                    why=_INSTEAD.get(each.call.name, _NEWER),
+                    why=_INSTEAD.get(open_call.call.name, _NEWER),
                 )
-                for each in waits
+                for open_call in waits
             ]
             await self._append(history, lease, run.id, *denied)
         elif not run.handed and any(
-            each.asked and each.asked.expires_at >= now for each in waits
+            open_call.asked and open_call.asked.expires_at >= now for open_call in waits
         ):
             return None
         return run.id
@@ -477,14 +516,13 @@ class Lanes:
     async def _append(
         self, history: History, lease: Lease, run: str, *events: Event
     ) -> None:
-        await history.took(
-            await self._journal.append(
-                history.conversation, events, lease=lease, run=run
-            )
+        stored = await self._journal.append(
+            history.conversation, events, lease=lease, run=run
         )
+        await history.take_stored(stored)
 
     def _may_resume(self, turns: Turns, before: OpenRun) -> bool:
-        """Whether an interrupted run goes on by itself."""
+        """Return whether an interrupted run resumes without a person."""
         policy = self._policy
         age_us = self._journal.clock.now_us() - before.finished_at
         return (
@@ -493,16 +531,18 @@ class Lanes:
             and before.started.attempt + (not before.planned) <= RESUMES_MAX
             and age_us < RESUME_SECONDS * 1e6
             and turns.newest_person <= max(before.inputs, default=0)
-            and before.started.place == policy.place
+            and before.started.place == policy.workdir_id
         )
 
 
 def _moved(turns: Turns) -> bool:
-    """Whether a stop or an answer was folded that the run has not seen, which has just begun to wait."""
+    """Return whether the history holds a stop or an answer not yet seen by the run, which has just begun to wait."""
     calls = turns.run.open if turns.run is not None else []
-    return turns.stopped or any(each.answered and not each.handed for each in calls)
+    return turns.stopped or any(call.answered and not call.handed for call in calls)
 
 
 def _parked(run: OpenRun) -> bool:
-    """Whether a run waits, or waited, for a person or a sub-agent, and nothing of it is under way."""
-    return run.at_rest and any(each.asked or each.handed for each in run.open)
+    """Return whether a run waits, or waited, for a person or a sub-agent, and has no work in progress."""
+    return run.at_rest and any(
+        open_call.asked or open_call.handed for open_call in run.open
+    )

@@ -1,1 +1,1 @@
-"""Messages that are sent at a set time."""
+"""Messages sent at a set time."""

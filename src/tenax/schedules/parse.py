@@ -1,8 +1,9 @@
-"""When a schedule is due: a few words such as "every weekday at 8:30", and the times that they mean. No clock, no machine.
+"""Parse the times of a schedule, for example "every weekday at 8:30". The functions are pure and read no clock.
 
-`first` takes what a person says and gives plain words that stay true (`tomorrow at 9` is a date from then on) with the first
-time; `following` goes on from there. Times on a clock are those of a zone: one that daylight saving skips comes as much
-later as the clock was put forward, one that it repeats comes once, the first time. A day that a month lacks is its last one.
+`parse_first` returns permanently valid words (`tomorrow at 9` becomes a date) and the first time. `next_time` computes
+the later times. Times of day belong to a time zone. A time skipped by daylight saving is later by the length of the
+gap. A time repeated by daylight saving is used once, at its first occurrence. In a month without the day, the last day
+of the month is used.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from tenax.errors import InvalidInput
 __all__ = [
     "EXAMPLES",
     "MINUTES_MIN",
-    "brought_back",
-    "first",
-    "following",
-    "is_understood",
-    "local",
-    "span",
+    "check_words",
+    "correct_due",
+    "describe_duration",
+    "next_time",
+    "parse_first",
+    "to_local",
 ]
 
 MINUTES_MIN = 5
@@ -35,11 +36,11 @@ EXAMPLES = (
 _CHARS_MAX = 200
 _MINUTES_MAX = 31 * 24 * 60
 _AHEAD_DAYS_MAX = 366 * 5
-_COUNTED = timedelta(days=366)
+_COUNTED_BACK = timedelta(days=366)
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _DAY = (
     "(?:"
-    + "|".join(f"{each[:3]}(?:{each[3:]})?s?" for each in map(str.lower, _DAYS))
+    + "|".join(f"{day[:3]}(?:{day[3:]})?s?" for day in map(str.lower, _DAYS))
     + ")"
 )
 _UNITS = {"minute": 1, "hour": 60, "day": 1440, "week": 10080}
@@ -54,7 +55,7 @@ _WEEKLY = re.compile(rf"every {_DAY}(?: (?:and )?{_DAY})*", re.ASCII)
 
 
 class _Rule(NamedTuple):
-    """What words mean: every so many `minutes`, on weekdays (0 is Monday), on a day of each month, or once, on a date."""
+    """A parsed rule: an interval in `minutes`, weekdays (0 is Monday), a day of the month, or a single date."""
 
     minutes: int = 0
     days: frozenset[int] = frozenset()
@@ -65,52 +66,52 @@ class _Rule(NamedTuple):
     def __str__(self) -> str:
         if self.minutes:
             hours, minutes = divmod(self.minutes, 60)
-            n, unit = (self.minutes, "minutes") if minutes else (hours, "hours")
-            return (
-                "every hour" if self.minutes == _UNITS["hour"] else f"every {n} {unit}"
-            )
+            if minutes:
+                return f"every {self.minutes} minutes"
+            return "every hour" if hours == 1 else f"every {hours} hours"
         if self.on is not None:
-            what = f"on {self.on}"
+            days = f"on {self.on}"
         elif self.month_day:
-            what = f"every month on the {self.month_day}{_nth(self.month_day)}"
+            days = (
+                f"every month on the {self.month_day}{_ordinal_suffix(self.month_day)}"
+            )
         elif self.days in _NAMED_DAYS:
-            what = f"every {_NAMED_DAYS[self.days]}"
+            days = f"every {_NAMED_DAYS[self.days]}"
         else:
-            what = f"every {' and '.join(_DAYS[each] for each in sorted(self.days))}"
-        return f"{what} at {self.at:%H:%M}"
+            days = f"every {' and '.join(_DAYS[day] for day in sorted(self.days))}"
+        return f"{days} at {self.at:%H:%M}"
 
     def is_on(self, day: date) -> bool:
         if self.month_day:
-            return day.day == min(
-                self.month_day, calendar.monthrange(day.year, day.month)[1]
-            )
+            _, last_day = calendar.monthrange(day.year, day.month)
+            return day.day == min(self.month_day, last_day)
         return day.weekday() in self.days
 
 
 _NAMED_DAYS = {frozenset(range(7)): "day", frozenset(range(5)): "weekday"}
 
 
-def local(at_us: int, zone: tzinfo) -> datetime:
-    """This time on a clock in the zone."""
+def to_local(at_us: int, zone: tzinfo) -> datetime:
+    """Convert microseconds since the epoch to the local time in a zone."""
     return datetime.fromtimestamp(at_us // 1_000_000, zone)
 
 
-def first(
+def parse_first(
     words: str, zone: tzinfo, now_us: int, *, since_us: int | None = None
 ) -> tuple[str, int]:
-    """What is meant by these words, in words that stay true, and the first time to come. Raises InvalidInput.
+    """Parse words, and return permanently valid words and the first time after now. Raises `InvalidInput`.
 
-    `since_us` is when they were said, if that was earlier: `tomorrow` is the day after.
+    `since_us` is the time of writing the words, if earlier than now: `tomorrow` is the day after `since_us`.
     """
     since = now_us if since_us is None else since_us
-    rule, minutes = _parsed(words, local(since, zone).date())
+    rule, minutes = _parse(words, to_local(since, zone).date())
     due = since + (minutes or rule.minutes) * 60_000_000
     if minutes:
-        rule = _Rule(on=local(due, zone).date(), at=local(due, zone).time())
+        rule = _Rule(on=to_local(due, zone).date(), at=to_local(due, zone).time())
     elif rule.on is not None:
-        due = _instant(rule.on, rule.at, zone)
+        due = _to_us(rule.on, rule.at, zone)
     elif not rule.minutes or due <= now_us:
-        due = following(str(rule), zone, due, now_us)[0] or 0
+        due = next_time(str(rule), zone, due, now_us)[0] or 0
     if due <= now_us:
         raise InvalidInput(
             f"That time is over: {rule}.", hint="name one that is to come"
@@ -122,14 +123,14 @@ def first(
     return str(rule), due
 
 
-def following(
+def next_time(
     words: str, zone: tzinfo, due_us: int, now_us: int
 ) -> tuple[int | None, int]:
-    """The first time after both, and how many others went by since `due_us`; None where that was the only one.
+    """Return the first time after both `due_us` and `now_us`, and the number of missed times between the two.
 
-    What went by on days is counted for a year back.
+    The time is `None` for a single date. Times on days are counted for a year back.
     """
-    rule, _ = _parsed(words, date.min)
+    rule, _ = _parse(words, date.min)
     if rule.on is not None:
         return None, 0
     last = max(due_us, now_us)
@@ -137,36 +138,37 @@ def following(
         missed = (last - due_us) // (rule.minutes * 60_000_000)
         return due_us + (missed + 1) * rule.minutes * 60_000_000, missed
     missed = 0
-    since = max(local(due_us, zone), local(now_us, zone) - _COUNTED).date()
-    for each in _times(rule, zone, since):
-        if each > last:
-            return each, missed
-        missed += each > due_us
-    raise AssertionError  # there is always another day
+    since = max(to_local(due_us, zone), to_local(now_us, zone) - _COUNTED_BACK).date()
+    for time_us in _times(rule, zone, since):
+        if time_us > last:
+            return time_us, missed
+        missed += time_us > due_us
+    # `_times` has no end.
+    raise AssertionError
 
 
-def brought_back(words: str, zone: tzinfo, due_us: int, now_us: int) -> int | None:
-    """The next time by the present clock, where `due_us` cannot come from it; None where it can, or is a date.
+def correct_due(words: str, zone: tzinfo, due_us: int, now_us: int) -> int | None:
+    """Return the next time if `due_us` is too far ahead to come from the present clock; otherwise `None`.
 
-    A clock that ran ahead leaves such a time behind when it is put back. A time may lie one step further ahead than the
-    next one: a clock that is put back by seconds makes no time come twice.
+    Such a time remains after a clock that ran ahead is set back. `due_us` may be one step after the next time, so no
+    time comes twice after a clock is set back by seconds. A date is never corrected.
     """
-    rule, _ = _parsed(words, date.min)
+    rule, _ = _parse(words, date.min)
     if rule.on is not None:
         return None
     if rule.minutes:
         step = rule.minutes * 60_000_000
         ahead = (due_us - now_us - 1) // step
         return due_us - ahead * step if ahead > 1 else None
-    following_us, _ = following(words, zone, now_us, now_us)
-    assert following_us is not None
-    next_but_one, _ = following(words, zone, following_us, following_us)
-    assert next_but_one is not None
-    return following_us if due_us > next_but_one else None
+    next_us, _ = next_time(words, zone, now_us, now_us)
+    assert next_us is not None
+    after_next_us, _ = next_time(words, zone, next_us, next_us)
+    assert after_next_us is not None
+    return next_us if due_us > after_next_us else None
 
 
-def span(seconds: int) -> str:
-    """A length of time, about, for people."""
+def describe_duration(seconds: int) -> str:
+    """Return a rough duration for people, for example `3 hours`."""
     minutes = seconds // 60
     for size, unit in ((1440, "day"), (60, "hour")):
         if minutes >= 2 * size:
@@ -174,102 +176,112 @@ def span(seconds: int) -> str:
     return f"{minutes} minute{'' if minutes == 1 else 's'}"
 
 
-def is_understood(words: str) -> None:
-    """Raises InvalidInput, with examples, where `first` would not understand this at any time."""
-    _parsed(words, date(2000, 1, 1))
+def check_words(words: str) -> None:
+    """Raise `InvalidInput` with examples if the words are never valid for `parse_first`."""
+    _parse(words, date(2000, 1, 1))
 
 
 def _times(rule: _Rule, zone: tzinfo, since: date) -> Iterator[int]:
-    """The times from the day before on, each once, in order."""
-    day, before = since - timedelta(days=2), -1
+    """Yield the times of a rule in ascending order, from the day before `since`."""
+    day = since - timedelta(days=2)
+    last = -1
     while True:
         day += timedelta(days=1)
-        if rule.is_on(day) and (found := _instant(day, rule.at, zone)) > before:
-            yield found
-            before = found
+        if not rule.is_on(day):
+            continue
+        time_us = _to_us(day, rule.at, zone)
+        # Daylight saving, or a skipped day, can map two days to one instant.
+        if time_us > last:
+            yield time_us
+            last = time_us
 
 
-def _instant(day: date, at: time, zone: tzinfo) -> int:
+def _to_us(day: date, at: time, zone: tzinfo) -> int:
     return int(datetime.combine(day, at, zone).timestamp()) * 1_000_000
 
 
-def _parsed(words: str, today: date) -> tuple[_Rule, int]:
-    """The rule; or for `in 20 minutes`, how many."""
-    said = _plain(words)
-    if found := _INTERVAL.fullmatch(said):
+def _parse(words: str, today: date) -> tuple[_Rule, int]:
+    """Return the rule, and the number of minutes for words like `in 20 minutes`. Raises `InvalidInput`."""
+    text = _normalise(words)
+    found = _INTERVAL.fullmatch(text)
+    if found:
         minutes = int(found[1] or 1) * _UNITS[found[2]]
         if not MINUTES_MIN <= minutes <= _MINUTES_MAX:
             raise InvalidInput(
-                f"“{said}” is not between {MINUTES_MIN} minutes and 31 days."
+                f"“{text}” is not between {MINUTES_MIN} minutes and 31 days."
             )
         return _Rule(minutes), 0
-    if found := _IN.fullmatch(said):
+    found = _IN.fullmatch(text)
+    if found:
         minutes = (int(found[1]) if found[1].isdigit() else 1) * _UNITS[found[2]]
         if not 1 <= minutes <= _AHEAD_DAYS_MAX * _UNITS["day"]:
-            raise InvalidInput(f"“{said}” is not between 1 minute and five years.")
+            raise InvalidInput(f"“{text}” is not between 1 minute and five years.")
         return _Rule(), minutes
-    found = _AT.fullmatch(said)
+    found = _AT.fullmatch(text)
     at = _time(found[2], found[3], found[4]) if found else None
-    rule = _on_days(found[1], at, today) if found and at is not None else None
+    rule = _parse_days(found[1], at, today) if found and at is not None else None
     if rule is None:
         raise InvalidInput(
-            f"“{said[:80]}” is not a time that is understood.",
+            f"“{text[:80]}” is not a time that is understood.",
             hint=f"Such as: {'; '.join(EXAMPLES)}",
         )
     return rule, 0
 
 
-def _plain(words: str) -> str:
+def _normalise(words: str) -> str:
     if len(words) > _CHARS_MAX:
         raise InvalidInput(
             f"When it is due is said in at most {_CHARS_MAX} characters."
         )
-    said = " ".join(words.casefold().replace(",", " and ").split()).replace(
-        "and and", "and"
-    )
-    said = re.sub(r"^each ", "every ", said.rstrip(" ."))
-    said = re.sub(rf"^(?:{'|'.join(_PLAIN)})\b", lambda found: _PLAIN[found[0]], said)
-    return re.sub(
-        r"\bat (noon|midnight)$", lambda found: f"at {_NAMED_TIMES[found[1]]}", said
-    )
+    text = " ".join(words.casefold().replace(",", " and ").split())
+    text = text.replace("and and", "and").rstrip(" .")
+    text = re.sub(r"^each ", "every ", text)
+    for name, full in _SYNONYMS.items():
+        if re.match(rf"{name}\b", text):
+            text = full + text.removeprefix(name)
+            break
+    for name, clock_time in _NAMED_TIMES.items():
+        text = re.sub(rf"\bat {name}$", f"at {clock_time}", text)
+    return text
 
 
-_PLAIN = {"daily": "every day", "every days": "every day", "weekdays": "every weekday", "every weekdays": "every weekday",
+_SYNONYMS = {"daily": "every day", "every days": "every day", "weekdays": "every weekday", "every weekdays": "every weekday",
           "hourly": "every hour", "monthly": "every month"}  # fmt: skip
 
 
 def _time(hour: str, minute: str | None, half: str | None) -> time | None:
-    h, m = int(hour), int(minute or 0)
+    hours, minutes = int(hour), int(minute or 0)
     if half is not None:
-        h = h % 12 + 12 * (half == "pm") if 1 <= h <= 12 else 24  # noqa: PLR2004  (as on a clock's face)
-    return time(h, m) if h < 24 and m < 60 else None  # noqa: PLR2004
+        if not 1 <= hours <= 12:  # noqa: PLR2004
+            return None
+        hours = hours % 12 + (12 if half == "pm" else 0)
+    try:
+        return time(hours, minutes)
+    except ValueError:
+        return None
 
 
-def _on_days(what: str, at: time, today: date) -> _Rule | None:
-    rule = None
-    if what in {"today", "tomorrow"}:
-        rule = _Rule(on=today + timedelta(days=what == "tomorrow"), at=at)
-    elif found := _DATE.fullmatch(what):
+def _parse_days(text: str, at: time, today: date) -> _Rule | None:
+    if text in {"today", "tomorrow"}:
+        return _Rule(on=today + timedelta(days=text == "tomorrow"), at=at)
+    found = _DATE.fullmatch(text)
+    if found:
         with contextlib.suppress(ValueError):
-            rule = _Rule(on=date(*map(int, found.groups())), at=at)
-    elif (found := _MONTHLY.fullmatch(what)) and 1 <= int(found[1]) <= 31:  # noqa: PLR2004
-        rule = _Rule(month_day=int(found[1]), at=at)
-    elif _WEEKLY.fullmatch(what):
-        named = {word[:3] for word in what.split()}
-        rule = _Rule(
-            days=frozenset(
-                n for n, day in enumerate(_DAYS) if day[:3].lower() in named
-            ),
-            at=at,
-        )
-    else:
-        days = next(
-            (days for days, name in _NAMED_DAYS.items() if what == f"every {name}"),
-            None,
-        )
-        rule = _Rule(days=days, at=at) if days else None
-    return rule
+            return _Rule(on=date(*map(int, found.groups())), at=at)
+    found = _MONTHLY.fullmatch(text)
+    if found and 1 <= int(found[1]) <= 31:  # noqa: PLR2004
+        return _Rule(month_day=int(found[1]), at=at)
+    if _WEEKLY.fullmatch(text):
+        names = {word[:3] for word in text.split()}
+        days = [n for n, day in enumerate(_DAYS) if day[:3].lower() in names]
+        return _Rule(days=frozenset(days), at=at)
+    for named_days, name in _NAMED_DAYS.items():
+        if text == f"every {name}":
+            return _Rule(days=named_days, at=at)
+    return None
 
 
-def _nth(n: int) -> str:
-    return "th" if n in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+def _ordinal_suffix(number: int) -> str:
+    if number in {11, 12, 13}:
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")

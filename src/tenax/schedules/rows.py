@@ -1,7 +1,8 @@
-"""Schedules: rows of the store beside the journal. Each says what is asked in which conversation, and when it is due next.
+"""Schedules are rows of the store beside the journal: the words to send, the conversation, and the next due time.
 
-A schedule that is over keeps its id and loses its words, so that a call which made it is known when it comes again. That
-it was due is a message of the journal, stored once whoever stores it; only then does `move` go on to the next time.
+An ended schedule keeps the id and loses the words, so a repeated call of the tool finds the schedule of the first call.
+A due schedule becomes a message in the journal. The store accepts the message once. Only then does `move` set the next
+due time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import msgspec
 
 from tenax.errors import InvalidInput, NoSuchConversation, TooLarge
 from tenax.journal.base import Dedup
-from tenax.journal.place import bounds
 from tenax.journal.plan import is_id
-from tenax.parts import NO_TEXT
+from tenax.journal.row_key import bounds
+from tenax.text import is_storable
 
 if TYPE_CHECKING:
     from tenax.journal.journal import Journal
@@ -23,39 +24,39 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEDULES_MAX", "WORDS_CHARS_MAX", "Plan", "Schedule", "Schedules"]
 
+# The maximum number of active schedules of a user.
 SCHEDULES_MAX = 100
-"""Schedules of one user that are not over."""
 WORDS_CHARS_MAX = 4000
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """What is asked by itself, and when."""
+    """A message sent at set times."""
 
     id: str
     conversation: str
     words: str
     when: str
-    """In words: `every weekday at 08:00`."""
+    """The rule in words, for example `every weekday at 08:00`."""
     zone: str
     due: int | None
-    """The next time, in microseconds; None once it is over."""
+    """The next due time in microseconds, or `None` after the end."""
     made_at: int
 
     @property
     def once(self) -> Dedup:
-        """Names the time that is due, so that it is asked once."""
+        """The deduplication key of the due time: the message is stored once."""
         return Dedup(f"schedule:{self.id}", str(self.due))
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A schedule, and why it waits, if it does."""
+    """A schedule, and the reason why it waits, or an empty text."""
 
     schedule: Schedule
     waits: str
 
 
 class Schedules:
-    """One user's schedules. Safe to use from any thread."""
+    """The schedules of a user. Every method is thread-safe."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -73,41 +74,47 @@ class Schedules:
         message: int | None = None,
         id: str | None = None,  # noqa: A002  (the field's name)
     ) -> Schedule:
-        """Make one in a conversation of this user's. With an `id` that is there: that one, as it is.
+        """Add a schedule to a conversation of the user. If the `id` exists, return the existing schedule unchanged.
 
-        `message` asked for it: if that is erased, the schedule goes too.
+        `message` is the seq of the message requesting the schedule. Erasing the message also removes the schedule.
         """
-        num, key = self._journal.number(conversation), (self._user, conversation)
+        num = self._journal.number(conversation)
+        key = (self._user, conversation)
         name = id or f"t_{self._journal.ids.append().hex()}"
-        place = None if message is None else bounds(num)[0] + message
+        row_key = None if message is None else bounds(num)[0] + message
         row = {
             "num": num,
             "words": self.check(words),
             "times": when,
             "zone": zone,
             "due": due,
-            "place": place,
+            "place": row_key,
         }
 
-        def work(tx: Tx) -> list[tuple[Any, ...]]:
+        def insert(tx: Tx) -> list[tuple[Any, ...]]:
             where = {"owner": self._user, "id": name}
-            # it was deleted since its number was learned
+            # The conversation may have been deleted after `number` returned.
             if key not in self._store.heads(tx, [key]):
                 return []
-            if not (known := tx.run("schedule", where)):
-                tx.run(
-                    "put_schedule", {**where, **row, "at": self._journal.clock.now_us()}
-                )
+            known = tx.run("schedule", where)
+            if not known:
+                now = self._journal.clock.now_us()
+                tx.run("put_schedule", {**where, **row, "at": now})
                 known = tx.run("schedule", where)
             return known
 
-        if not (made := self._store.change(work)):
-            self._journal.head(conversation)  # says so
+        made = self._store.change(insert)
+        if not made:
+            # This call raises `Gone` or `NoSuchConversation`.
+            self._journal.head(conversation)
         return Schedule(*made[0])
 
     def check(self, words: str) -> str:
-        """The words as they are kept. Raises InvalidInput where they are none, or there are enough schedules."""
-        if not words.strip() or NO_TEXT.search(words):
+        """Return the words to store. Raises `TooLarge` for long words.
+
+        Raises `InvalidInput` for empty words, words not storable as text, or too many schedules.
+        """
+        if not words.strip() or not is_storable(words):
             raise InvalidInput(
                 "There is nothing to ask in this, or it is no text.",
                 hint="say what to do",
@@ -125,24 +132,24 @@ class Schedules:
         return words.strip()
 
     def get(self, id: str) -> Schedule | None:  # noqa: A002
-        """The one with this id, also if it is over."""
+        """Return the schedule with the id, even an ended schedule, or `None`."""
         rows = (
             self._store.query("schedule", owner=self._user, id=id) if is_id(id) else []
         )
         return Schedule(*rows[0]) if rows else None
 
     def all(self) -> list[Schedule]:
-        """Those that are not over, by the time that they are due."""
+        """Return the active schedules, ordered by due time."""
         return [
             Schedule(*row) for row in self._store.query("schedules", owner=self._user)
         ]
 
     def next_due(self) -> int | None:
-        """When the first of them is due."""
+        """Return the earliest due time in microseconds, or `None` without active schedules."""
         return self._store.query("first_due", owner=self._user)[0][0]  # type: ignore[no-any-return]
 
     def asked_at(self, schedule: Schedule) -> int | None:
-        """When the time that is due was asked, if it was."""
+        """Return when the message for the due time was stored, or `None` if it is not stored."""
         once = schedule.once
         rows = self._store.query(
             "schedule_fired", owner=self._user, source=once.source, key=once.id
@@ -150,14 +157,14 @@ class Schedules:
         return int(rows[0][0]) if rows else None
 
     def move(self, schedule: Schedule, to: int | None) -> bool:
-        """Go on from the time that was due to the next, or to the end. False if another has done so already."""
+        """Set the next due time, or end the schedule if `to` is `None`. Return `False` if another process was first."""
         if to is None:
-            return self._end(schedule.id)
+            return self._end_schedule(schedule.id)
         where = {"owner": self._user, "id": schedule.id, "was": schedule.due, "to": to}
         return bool(self._store.change(lambda tx: tx.run("move_schedule", where)))
 
     def remove(self, id: str, conversation: str | None = None) -> None:  # noqa: A002
-        """Take it away, if it is one of this conversation or of any. Raises NoSuchConversation."""
+        """End a schedule. If `conversation` is given, the schedule must belong to it. Raises `NoSuchConversation`."""
         found = self.get(id)
         if (
             found is None
@@ -167,9 +174,9 @@ class Schedules:
             raise NoSuchConversation(
                 f"There is no schedule {id:.60}.", hint="look at the list"
             )
-        self._end(id)
+        self._end_schedule(id)
 
-    def _end(self, id: str) -> bool:  # noqa: A002
+    def _end_schedule(self, id: str) -> bool:  # noqa: A002
         return bool(
             self._store.change(
                 lambda tx: tx.run("end_schedule", {"owner": self._user, "id": id})
@@ -178,10 +185,10 @@ class Schedules:
 
     @staticmethod
     def owners(journal: Journal) -> set[str]:
-        """Every user of the store who has a schedule."""
+        """Return every user of the store with a schedule."""
         return {row[0] for row in journal.store.query("schedule_owners")}
 
     @staticmethod
     def id_of(key: str) -> str:
-        """The id of the schedule that a call with this key makes."""
+        """Return the id of the schedule created by a call with the key."""
         return f"t_{hashlib.sha256(key.encode()).hexdigest()[:32]}"

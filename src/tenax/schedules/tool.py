@@ -1,17 +1,16 @@
-"""The tool of schedules: a model asks to be asked something later, in its own conversation. A person allows each."""
+"""The tool `schedule`: a model schedules a message to itself in its conversation. A person approves every schedule."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Protocol
 
-import msgspec
 from msgspec import Meta
 
 from tenax.clock import zone_of
 from tenax.errors import InvalidInput, ToolFailed
-from tenax.schedules.parse import EXAMPLES, is_understood, local
+from tenax.schedules.parse import EXAMPLES, check_words, to_local
 from tenax.schedules.rows import Plan, Schedule
-from tenax.tools.base import Call, Tool
+from tenax.tools.base import Args, Call, Tool
 
 __all__ = ["UseSchedules"]
 
@@ -19,7 +18,7 @@ _SHOWN_CHARS = 200
 
 
 class Plans(Protocol):
-    """What keeps schedules (`tenax.schedules.scheduler.Scheduler`)."""
+    """The methods of `tenax.schedules.scheduler.Scheduler` used by the tool."""
 
     async def add(
         self,
@@ -35,7 +34,7 @@ class Plans(Protocol):
     async def remove(self, id: str, *, conversation: str) -> None: ...  # noqa: A002  (the field's name)
 
 
-class UseSchedulesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UseSchedulesArgs(Args):
     action: Literal["create", "list", "remove"]
     when: Annotated[
         str,
@@ -83,15 +82,16 @@ class UseSchedules(Tool[UseSchedulesArgs]):
             return f"remove {args.schedule}"
         if not args.words.strip():
             raise ToolFailed("create needs words: what is to be done then.")
-        is_understood(args.when)
+        check_words(args.when)
         if args.zone:
             zone_of(args.zone)
-        return f"{args.when}{f' ({args.zone})' if args.zone else ''}: {args.words[:_SHOWN_CHARS]}"
+        zone = f" ({args.zone})" if args.zone else ""
+        return f"{args.when}{zone}: {args.words[:_SHOWN_CHARS]}"
 
     async def run(self, args: UseSchedulesArgs, call: Call) -> str:
         here = call.conversation
         if args.action == "list":
-            lines = map(_line, await self._plans.all(here))
+            lines = [_describe_plan(plan) for plan in await self._plans.all(here)]
             return "\n".join(lines) or "There are none in this conversation."
         if args.action == "remove":
             await self._plans.remove(args.schedule, conversation=here)
@@ -104,22 +104,21 @@ class UseSchedules(Tool[UseSchedulesArgs]):
             message=call.message,
             key=call.key,
         )
-        return (
-            f"Made: {_told(made)}"
-            if made.due is not None
-            else f"Made, and over already: {made.id}"
-        )
+        if made.due is None:
+            return f"Made, and over already: {made.id}"
+        return f"Made: {_describe(made)}"
 
 
-def _told(each: Schedule) -> str:
-    next_time = f"{local(each.due or 0, zone_of(each.zone)):%A %Y-%m-%d %H:%M}"
-    return f"{each.id}, {each.when} ({each.zone}), next on {next_time}: {each.words}"
+def _describe(schedule: Schedule) -> str:
+    due = to_local(schedule.due or 0, zone_of(schedule.zone))
+    return f"{schedule.id}, {schedule.when} ({schedule.zone}), next on {due:%A %Y-%m-%d %H:%M}: {schedule.words}"
 
 
-def _line(each: Plan) -> str:
+def _describe_plan(plan: Plan) -> str:
+    schedule = plan.schedule
     try:
-        return (
-            f"{_told(each.schedule)}{f' It waits: {each.waits}' if each.waits else ''}"
-        )
-    except InvalidInput:  # its zone is not known here
-        return f"{each.schedule.id}, {each.schedule.when}: {each.schedule.words} It waits: {each.waits}"
+        text = _describe(schedule)
+    except InvalidInput:
+        # The time zone is not known on this machine.
+        text = f"{schedule.id}, {schedule.when}: {schedule.words}"
+    return f"{text} It waits: {plan.waits}" if plan.waits else text

@@ -1,8 +1,8 @@
-"""What a test of Tenax, or of something built on it, is made of. No mock library is needed.
+"""Test doubles for tests of Tenax and of programs built on Tenax. No mock library is needed.
 
-`memory()` is a journal without a file. `SimClock` is time that passes when the test says so. `FaultyJournal` has named
-points at which it fails, hangs or dies.
-`Provider` is a model's provider that plays a script over real HTTP; a model without a wire is `tenax.models.ScriptedModel`.
+`memory()` opens a journal without a file. `SimClock` is a clock moved by the test. `FaultyJournal` fails, hangs or
+kills the process at named failure points. `Provider` plays a script over real HTTP; `tenax.models.ScriptedModel` plays
+a script without HTTP.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`Provider` is also a program (`python -m tenax.testing.provider`), so it is imported when it is asked for."""
+    """Import `Provider` at first use, because the module is also a program (`python -m tenax.testing.provider`)."""
     if name != "Provider":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tenax.testing.provider import Provider  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Time that passes when a test says so."""
+"""A clock moved by the test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _FIRST_US = 1_700_000_000_000_000
 
 
 class SimClock:
-    """A `Clock` that stands still until somebody sleeps or `advance` is called. For any number of threads.
+    """A thread-safe `Clock` that stands still until `sleep` or `advance` is called.
 
-    Two journals with the same `SimClock` live on one machine; `reboot` gives it a new boot.
+    Two journals with the same `SimClock` run on the same simulated machine; `reboot` restarts this machine.
     """
 
     def __init__(self, now_us: int = _FIRST_US) -> None:
@@ -34,11 +34,11 @@ class SimClock:
             return f"boot-{self._boots}"
 
     def sleep(self, seconds: float) -> None:
-        """Time passes; nobody waits."""
+        """Advance the clock without waiting."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, on both clocks."""
+        """Advance the wall clock and the monotonic clock."""
         if seconds < 0:
             raise ValueError(
                 "Time does not go back; set the wall clock with `set_wall`."
@@ -48,12 +48,12 @@ class SimClock:
             self._monotonic_us += round(seconds * 1e6)
 
     def set_wall(self, now_us: int) -> None:
-        """Somebody sets the wall clock, forward or back. The monotonic clock does not move."""
+        """Set the wall clock, forward or back. The monotonic clock does not change."""
         with self._lock:
             self._now_us = now_us
 
     def reboot(self) -> None:
-        """The machine starts again: another boot, and a monotonic clock that counts from there."""
+        """Restart the machine: a new boot id, and a monotonic clock that starts again."""
         with self._lock:
             self._boots += 1
             self._monotonic_us = 1_000_000

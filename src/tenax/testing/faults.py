@@ -1,9 +1,9 @@
-"""A journal that fails where a test wants it to.
+"""A journal that fails at chosen points.
 
-A *failure point* is a name that the code reaches: `append:before` and `append:after`, and so for every verb of the
-journal, and the points of a commit inside the store: `store:begin`, `store:load`, `store:write`, `store:commit`,
-`store:committed`. At the n-th arrival something happens: an error, a wait until the test lets go, or the end of the
-process. Arrivals are counted whether or not something happens there.
+A *failure point* is a named place in the code: `append:before` and `append:after`, the same for every method of the
+journal, and the steps of a commit inside the store: `store:begin`, `store:load`, `store:write`, `store:commit`,
+`store:committed`. At the n-th arrival a test can raise an error, hold the thread, or kill the process. Arrivals are
+counted even if nothing is planned.
 
     journal = FaultyJournal(memory())
     journal.faults.fail("append:after", RuntimeError("the answer was lost"), nth=2)
@@ -23,47 +23,47 @@ from tenax.journal.journal import Journal
 
 __all__ = ["POINTS", "VERBS", "Faults", "FaultyJournal", "Hold"]
 
+# The public methods of a journal.
 VERBS = frozenset(
     name
-    for name, each in vars(Journal).items()
-    if callable(each) and not name.startswith("_")
+    for name, attribute in vars(Journal).items()
+    if callable(attribute) and not name.startswith("_")
 )
-"""What a journal can be asked to do."""
 
 _STORE = ("begin", "load", "write", "commit", "committed")
+# All failure points.
 POINTS = frozenset(
     {f"{verb}:{side}" for verb in VERBS for side in ("before", "after")}
-    | {f"store:{at}" for at in _STORE}
+    | {f"store:{step}" for step in _STORE}
 )
-"""Every failure point there is."""
 
 _HOLD_SECONDS_MAX = 60.0
 
 
 class Hold:
-    """A thread that was stopped at a failure point. `release` lets it go on."""
+    """A thread that waits at a failure point until `release`."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
         self._released = threading.Event()
 
     def wait_until_reached(self, seconds: float = _HOLD_SECONDS_MAX) -> None:
-        """Wait until somebody stands at the point."""
+        """Wait until a thread reaches the point."""
         if not self._reached.wait(seconds):
-            raise TimeoutError("Nobody reached the failure point.")
+            raise TimeoutError("No thread reached the failure point.")
 
     def release(self) -> None:
         self._released.set()
 
     def stop_here(self) -> None:
-        """What the thread does that reaches the point."""
+        """Hold the thread that reaches the point."""
         self._reached.set()
         if not self._released.wait(_HOLD_SECONDS_MAX):
             raise TimeoutError("Nobody released the failure point.")
 
 
 class _Plan(NamedTuple):
-    """What happens at one point, from which arrival to which."""
+    """An action at a failure point, from the first to the last arrival."""
 
     first: int
     last: float
@@ -71,7 +71,7 @@ class _Plan(NamedTuple):
 
 
 class Faults:
-    """Named failure points: what has arrived there, and what is to happen."""
+    """Counts arrivals at failure points, and performs the planned actions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,7 +81,10 @@ class Faults:
     def fail(
         self, point: str, error: BaseException, *, nth: int = 1, times: int | None = 1
     ) -> None:
-        """The n-th arrival from now on raises this, and so do the ones after it: `times` in all, None for ever."""
+        """Raise `error` at the n-th arrival from now on and at the following arrivals.
+
+        The error is raised `times` times in total, or without limit if `times` is `None`.
+        """
 
         def act() -> None:
             raise error
@@ -89,27 +92,27 @@ class Faults:
         self._add(point, nth, times, act)
 
     def hold(self, point: str, *, nth: int = 1) -> Hold:
-        """The n-th arrival from now on stops there until it is released, for a minute at most."""
+        """Hold the n-th arrival from now on until its release, at most for a minute."""
         hold = Hold()
         self._add(point, nth, 1, hold.stop_here)
         return hold
 
     def kill(self, point: str, *, nth: int = 1) -> None:
-        """The n-th arrival from now on is the end of this process: SIGKILL, no goodbye."""
+        """Kill this process with SIGKILL at the n-th arrival from now on."""
         self._add(point, nth, 1, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
     def clear(self) -> None:
-        """Nothing is to happen any more."""
+        """Remove all planned actions."""
         with self._lock:
             self._plans.clear()
 
     def arrivals(self, point: str) -> int:
-        """How often this point was reached."""
+        """Return the number of arrivals at the point."""
         with self._lock:
-            return self._arrivals[_known(point)]
+            return self._arrivals[_check(point)]
 
     def reach(self, point: str) -> None:
-        """Somebody is here."""
+        """Count an arrival, and perform the planned actions."""
         with self._lock:
             self._arrivals[point] += 1
             arrival = self._arrivals[point]
@@ -127,25 +130,25 @@ class Faults:
         if nth < 1:
             raise ValueError("Arrivals are counted from 1.")
         with self._lock:
-            first = self._arrivals[_known(point)] + nth
+            first = self._arrivals[_check(point)] + nth
             last = math.inf if times is None else first + times - 1
             self._plans.setdefault(point, []).append(_Plan(first, last, act))
 
 
-def _known(point: str) -> str:
+def _check(point: str) -> str:
     if point not in POINTS:
         raise ValueError(f"There is no failure point {point!r}.")
     return point
 
 
 class FaultyJournal(Journal):
-    """A journal with failure points, on the store of another one.
+    """A journal with failure points, on the store of another journal.
 
-    A verb that calls others counts once. `of(user)` shares the points.
+    A method that calls other methods counts once. `of(user)` shares the failure points.
     """
 
     def __init__(self, journal: Journal, faults: Faults | None = None) -> None:
-        super().__init__(journal.store, journal.user, journal._search)  # noqa: SLF001  (the same journal, once more)
+        super().__init__(journal.store, journal.user, journal.words)
         self.faults = faults or Faults()
         self._inside = threading.local()
         journal.store.reach = lambda point: self.faults.reach(f"store:{point}")
@@ -153,12 +156,12 @@ class FaultyJournal(Journal):
     def of(self, user: str | None) -> FaultyJournal:
         return FaultyJournal(super().of(user), self.faults)
 
-    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401  (whatever the journal has)
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401  (any attribute)
         value = super().__getattribute__(name)
         return self._with_points(name, value) if name in VERBS else value
 
     def _with_points(self, name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (a verb takes what it takes)
+        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (any method)
             if getattr(self._inside, "verb", None):
                 return verb(*args, **kwargs)
             self._inside.verb = name

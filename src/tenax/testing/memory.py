@@ -1,4 +1,4 @@
-"""A journal that is gone when it is closed."""
+"""A journal in memory."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["memory"]
 
 
 def memory(*, user: str | None = LOCAL_USER, clock: Clock | None = None) -> Journal:
-    """An empty journal in memory. It keeps every promise that needs no file."""
+    """Open an empty journal in memory, with every guarantee that needs no file."""
     return open_journal("memory:", user=user, clock=clock)

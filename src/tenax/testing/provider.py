@@ -1,11 +1,13 @@
-"""A provider that speaks the real wire protocol, on this machine, and plays a script.
+"""A provider of models on the local machine: plays a script over the real HTTP protocols.
 
-`async with Provider(script) as provider` inside a test, or a process of its own:
-`python -m tenax.testing.provider --port 0 --script FILE [--log FILE]`, which says where it listens on its first line.
-It speaks OpenAI's format at `URL/v1` and Anthropic's at `URL`, streamed. The script is that of `tenax.models.scripted`;
-a trouble becomes what a real provider would do: a status, an error inside the stream, a cut connection, a broken chunk.
-A field that the real provider does not know is refused, as there. Every request is kept byte for byte, in `received`
-and, if asked, in a file that `bodies_in` reads.
+Use `async with Provider(script) as provider` in a test, or start a process with
+`python -m tenax.testing.provider --port 0 --script FILE [--log FILE]`.
+
+The process prints the URL on the first line. The provider serves the OpenAI protocol at `URL/v1` and the Anthropic
+protocol at `URL`, with streaming. `tenax.models.scripted` describes the script. A trouble becomes the response of a
+real provider: a status, an error inside the stream, a dropped connection, or a broken chunk. Unknown fields of a
+request are refused, as by the real providers. Every request is kept byte for byte in `received` and, with a log, in a
+file for `bodies_in`.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from tenax.parts import ToolCall
 
 __all__ = ["Provider", "Received", "bodies_in"]
 
-_LOOK_SECONDS: Final = 0.01
-"""How often it looks whether the client is still there."""
+# The interval of checks whether the client is still connected.
+_CHECK_SECONDS: Final = 0.01
 _STATUS: Final = {
     "key": 401,
     "overflow": 400,
@@ -46,7 +48,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Received(msgspec.Struct, frozen=True):
-    """One request, as it came."""
+    """A request."""
 
     path: str
     headers: dict[str, str]
@@ -54,21 +56,21 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class _Format(Protocol):
-    """How a provider says things."""
+    """The wire format of a provider."""
 
     fields: frozenset[str]
-    """What a request may hold. OpenAI's format is spoken by llama.cpp too, which knows one more."""
+    """The allowed fields of a request. The OpenAI fields include a field known only to llama.cpp."""
 
     def stream(
         self, model: str, turn: int, reply: Reply, words: int
     ) -> Iterator[bytes]:
-        """All events of a reply: a head, the pieces, and the end."""
+        """Yield all events of a reply."""
 
     def error(self, status: int, message: str) -> bytes:
-        """An error as the body of an answer; inside a stream it is the data of an event."""
+        """Return an error as a response body, or as the data of an event."""
 
     def overflow(self, words: int, limit: int) -> str:
-        """What is said when the context is too long."""
+        """Return the error message for a request beyond the context size."""
 
 
 def _event(data: bytes, name: str = "") -> bytes:
@@ -131,7 +133,7 @@ class _OpenAI:
         yield chunk({}, reply.finish or ("tool_calls" if reply.calls else "stop"))
         usage = {
             "prompt_tokens": words,
-            "completion_tokens": _said(reply),
+            "completion_tokens": _count_words(reply),
             "cost": reply.cost,
         }
         yield _event(_encode(head | {"choices": [], "usage": usage}))
@@ -191,7 +193,9 @@ class _Anthropic:
                 or ("tool_use" if reply.calls else "end_turn")
             }
             yield event(
-                "message_delta", delta=stop, usage={"output_tokens": _said(reply)}
+                "message_delta",
+                delta=stop,
+                usage={"output_tokens": _count_words(reply)},
             )
             yield event("message_stop")
 
@@ -229,15 +233,15 @@ def _tool_use(call: ToolCall) -> _Block:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, halves
 
 
-def _said(reply: Reply) -> int:
+def _count_words(reply: Reply) -> int:
     return len(reply.words.split()) + len(reply.thoughts.split())
 
 
 class Provider:
-    """Plays `script` over HTTP. Its tokens are words: a request with more of them than `context` overflows.
+    """Plays `script` over HTTP. A token is a word: a request with more words than `context` overflows.
 
-    `connections` counts those that were made, `cut` the streams that a client ended before they were over. `pages` is
-    what else it answers, by path: JSON, or a number that is the status of a refusal.
+    `connections` counts connections, `cut` counts the streams ended early by a client. `pages` maps other paths to
+    responses: JSON, or a number for an error with the given status.
     """
 
     def __init__(
@@ -252,8 +256,8 @@ class Provider:
         if not isinstance(script, Script):
             script = Script(
                 [
-                    Reply(words=each) if isinstance(each, str) else each
-                    for each in script
+                    Reply(words=reply) if isinstance(reply, str) else reply
+                    for reply in script
                 ]
             )
         self.script = script
@@ -270,12 +274,12 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """Where it listens; Anthropic's address."""
+        """The base URL of the Anthropic protocol."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def bodies(self) -> list[bytes]:
-        return [each.body for each in self.received]
+        return [request.body for request in self.received]
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._talk, "127.0.0.1", self._port)
@@ -302,60 +306,63 @@ class Provider:
             ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
         ):
             try:
-                while await self._answer(await _request(reader), reader, writer):
+                while await self._answer_request(
+                    await _request(reader), reader, writer
+                ):
                     pass
             finally:
                 self._talks.discard(task)
                 writer.close()
                 await writer.wait_closed()
 
-    async def _answer(
+    async def _answer_request(
         self,
         request: Received,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bool:
-        """Answer one request; True if the connection is good for another."""
+        """Answer a request. Return whether the connection can be used again."""
         self.received.append(request)
         if self._log:
             with self._log.open("ab") as file:
                 file.write(b"%d\n%b\n" % (len(request.body), request.body))
-        voice: _Format = (
-            _Anthropic() if request.path.endswith("/v1/messages") else _OpenAI()
-        )
+        wire: _Format = _OpenAI()
+        if request.path.endswith("/v1/messages"):
+            wire = _Anthropic()
         if not request.path.endswith(("/v1/messages", "/chat/completions")):
-            page = self._pages.get(request.path.partition("?")[0], 404)
-            refused = isinstance(page, int)
-            told = (
-                voice.error(page, f"There is no {request.path}.")
-                if refused
-                else _encode(page)
-            )
-            return await _send(writer, page if refused else 200, told)
-        words, asked = words_in(request.body), msgspec.json.decode(request.body)
-        unknown = asked.keys() - voice.fields
-        if unknown or (self.context and words > self.context):
-            why = (
-                f"Unknown: {', '.join(unknown)}."
-                if unknown
-                else voice.overflow(words, self.context or 0)
-            )
-            return await _send(writer, 400, voice.error(400, why))
+            return await self._send_page(request.path, wire, writer)
+        words = words_in(request.body)
+        fields = msgspec.json.decode(request.body)
+        unknown = fields.keys() - wire.fields
+        message = ""
+        if unknown:
+            message = f"Unknown: {', '.join(unknown)}."
+        elif self.context and words > self.context:
+            message = wire.overflow(words, self.context)
+        if message:
+            return await _send(writer, 400, wire.error(400, message))
         turn, reply = self.script.next(request.body, self._played)
         trouble = reply.trouble
-        spoken = reply.words or reply.thoughts or reply.raw
+        has_text = reply.words or reply.thoughts or reply.raw
         if trouble and trouble.why == "away":
             return False
-        if trouble and trouble.why in _STATUS and not spoken:
-            return await _refuse(writer, voice, trouble, words)
-        stream = (
-            _raw(reply.raw)
-            if reply.raw
-            else voice.stream(asked.get("model", ""), turn, reply, words)
-        )
-        return await self._play(
-            stream, reply, _last(voice, trouble, words), reader, writer
-        )
+        if trouble and trouble.why in _STATUS and not has_text:
+            return await _refuse(writer, wire, trouble, words)
+        if reply.raw:
+            stream = _raw(reply.raw)
+        else:
+            stream = wire.stream(fields.get("model", ""), turn, reply, words)
+        last = _last_event(wire, trouble, words)
+        return await self._play(stream, reply, last, reader, writer)
+
+    async def _send_page(
+        self, path: str, wire: _Format, writer: asyncio.StreamWriter
+    ) -> bool:
+        page = self._pages.get(path.partition("?")[0], 404)
+        if isinstance(page, int):
+            error = wire.error(page, f"There is no {path}.")
+            return await _send(writer, page, error)
+        return await _send(writer, 200, _encode(page))
 
     async def _play(
         self,
@@ -371,14 +378,14 @@ class Provider:
         )
         try:
             for event in stream:
-                if not await self._stays(reader, reply.pause):
+                if not await self._wait_connected(reader, reply.pause):
                     return False
                 await _chunk(writer, event)
         except ConnectionError:
             self.cut += 1
             raise
         if reply.hang or why == "silent":
-            return await self._stays(reader, float("inf"))
+            return await self._wait_connected(reader, float("inf"))
         if why == "dropped":
             return False
         if last:
@@ -386,22 +393,24 @@ class Provider:
         await _chunk(writer, b"")
         return True
 
-    async def _stays(self, reader: asyncio.StreamReader, seconds: float) -> bool:
-        """Wait, as long as the client is there."""
+    async def _wait_connected(
+        self, reader: asyncio.StreamReader, seconds: float
+    ) -> bool:
+        """Wait, and return whether the client is still connected."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        # that one left a part of it unread
+        # A client that disconnects with unread data causes an exception.
         while not reader.at_eof() and reader.exception() is None:
             left = until - loop.time()
             if left <= 0:
                 return True
-            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            await asyncio.sleep(min(left, _CHECK_SECONDS))
         self.cut += 1
         return False
 
 
 def bodies_in(log: Path) -> list[bytes]:
-    """The bodies that a provider wrote to its log, byte for byte."""
+    """Return the request bodies in the log of a provider, byte for byte."""
     bodies: list[bytes] = []
     rest = log.read_bytes()
     while rest:
@@ -441,52 +450,50 @@ async def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def _refuse(
-    writer: asyncio.StreamWriter, voice: _Format, trouble: Trouble, words: int
+    writer: asyncio.StreamWriter, wire: _Format, trouble: Trouble, words: int
 ) -> bool:
-    status, message = _told(voice, trouble, words)
-    headers = (
-        [f"retry-after: {trouble.retry_after:g}"]
-        if trouble.retry_after is not None
-        else []
-    )
-    return await _send(writer, status, voice.error(status, message), headers)
+    status, message = _describe(wire, trouble, words)
+    headers = []
+    if trouble.retry_after is not None:
+        headers.append(f"retry-after: {trouble.retry_after:g}")
+    return await _send(writer, status, wire.error(status, message), headers)
 
 
-def _last(voice: _Format, trouble: Trouble | None, words: int) -> bytes:
-    """What a stream with this trouble ends with."""
+def _last_event(wire: _Format, trouble: Trouble | None, words: int) -> bytes:
+    """Return the last event of a stream with the trouble."""
     if trouble is None:
         return b""
     if trouble.why == "malformed":
         return _event(b'{"choices": [{"delta": {"content')
-    status, message = _told(voice, trouble, words)
-    return _event(voice.error(status, message), "error")
+    status, message = _describe(wire, trouble, words)
+    return _event(wire.error(status, message), "error")
 
 
-def _told(voice: _Format, trouble: Trouble, words: int) -> tuple[int, str]:
+def _describe(wire: _Format, trouble: Trouble, words: int) -> tuple[int, str]:
+    """Return the status and the message of a trouble."""
     status = trouble.status or _STATUS.get(trouble.why, 500)
-    if trouble.why == "overflow":
-        return status, trouble.message or voice.overflow(
-            words, trouble.limit or words - 1
-        )
-    return status, trouble.message or f"The script says: {trouble.why}."
+    message = trouble.message
+    if not message and trouble.why == "overflow":
+        message = wire.overflow(words, trouble.limit or words - 1)
+    return status, message or f"The script says: {trouble.why}."
 
 
 async def _serve(provider: Provider) -> None:
     async with provider:
-        print(provider.url, flush=True)  # noqa: T201  (its first line says where it is)
+        print(provider.url, flush=True)  # noqa: T201  (the first line is the URL)
         await asyncio.Event().wait()
 
 
 def main() -> None:
-    """Listen until ended."""
+    """Serve until the process is interrupted."""
     parser = argparse.ArgumentParser(description="A provider that plays a script.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--script", type=Path, required=True)
     parser.add_argument("--log", type=Path)
     parser.add_argument("--context", type=int)
-    given = parser.parse_args()
+    args = parser.parse_args()
     provider = Provider(
-        Script.read(given.script), port=given.port, context=given.context, log=given.log
+        Script.read(args.script), port=args.port, context=args.context, log=args.log
     )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(provider))

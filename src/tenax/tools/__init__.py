@@ -1,1 +1,1 @@
-"""What a model may do in the world, and the one gate before it."""
+"""The tools of a model, and the gate in front of the tools."""

@@ -1,7 +1,7 @@
-"""Asking the person: a question with choices, answered in their own time.
+"""The tool `ask`: a question to the person, with choices.
 
-It waits like an approval and is answered where approvals are, so it survives restarts and runs out like one. What the person
-says is the result, and only that: it allows no other call.
+A question waits like an approval: the question survives restarts, and expires. The answer is only the result of the
+call, and allows no further call.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import msgspec
 from msgspec import Meta
 
 from tenax.errors import ToolFailed
-from tenax.tools.base import Call, Tool
+from tenax.tools.base import Args, Call, Tool
 
 __all__ = ["WORDS_CHARS_MAX", "Ask", "choices"]
 
+# The longest answer.
 WORDS_CHARS_MAX: Final = 4000
-"""The longest answer."""
 _Choice = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class AskArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AskArgs(Args):
     question: Annotated[
         str,
         Meta(min_length=1, max_length=1000, description="The question, in a sentence."),
@@ -48,7 +48,7 @@ class Ask(Tool[AskArgs]):
     asks = True
 
     def touches(self, args: AskArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        choices = [each.strip() for each in args.choices]
+        choices = [choice.strip() for choice in args.choices]
         if (
             not args.question.strip()
             or not all(choices)
@@ -69,12 +69,10 @@ class Ask(Tool[AskArgs]):
 
 
 def choices(name: str, arguments: str) -> list[str]:
-    """What a person can choose from, where this call is a question to them."""
+    """Return the choices of a call of `ask`, or an empty list for another tool."""
+    if name != Ask.name:
+        return []
     try:
-        return (
-            msgspec.json.decode(arguments, type=AskArgs).choices
-            if name == Ask.name
-            else []
-        )
+        return msgspec.json.decode(arguments, type=AskArgs).choices
     except msgspec.DecodeError:
         return []

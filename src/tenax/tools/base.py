@@ -1,165 +1,107 @@
-"""The contract with a tool: what it is told, what it says of itself, and how it does blocking work.
+"""The base class of tools.
 
-A tool does one thing and returns what the model reads. It knows nothing of approvals, time limits or the length of its
-output: those are the gate's (`gate.py`), which is the only one that calls `run`.
+A tool does one thing and returns a text for the model. The gate (`gate.py`) handles approvals, timeouts and the length
+of the output, and is the only caller of `run`.
 """
 
 from __future__ import annotations
 
 import abc
-import asyncio
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, dataclass_transform
 
 import msgspec
 
-from tenax.concurrency import started
-from tenax.errors import ToolFailed
-
 __all__ = [
-    "THREAD",
-    "THREADS_MAX",
+    "Args",
     "Call",
     "Effect",
     "Elsewhere",
     "Tool",
-    "aside",
-    "works_for",
 ]
 
 A = TypeVar("A", bound=msgspec.Struct)
-T = TypeVar("T")
 
+# After a crash a `pure` call is repeated, an `idempotent` call is repeated with the same key, and a `once` call is
+# repeated only if a person agrees.
 Effect = Literal["pure", "idempotent", "once"]
-"""After a crash: `pure` may be run again, `idempotent` with the same key, `once` never unasked."""
 
-THREADS_MAX = 32
-"""Blocking calls of one user at a time. More of them than that hang only where a disk does."""
-THREAD = "tenax-tool"
-"""How the names of their threads begin."""
-works_for: ContextVar[str] = ContextVar("works_for", default="")
-"""The user whose call this is, where a tool runs."""
+
+@dataclass_transform(frozen_default=True)
+class Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of a tool, or a part of them. The model gets the JSON Schema. An unknown field is an error."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call of a tool: who asked for it, and where it may work."""
+    """A call of a tool: its origin, and its working folder."""
 
     user: str
     conversation: str
     message: int
-    """The seq of the answer that asked for it."""
+    """The seq of the answer containing the call."""
     id: str
     folder: Path
-    """The conversation's folder. It need not be there yet."""
+    """The folder of the conversation. The folder may not exist yet."""
     words: str = ""
-    """What the person said, where the call was a question to them."""
+    """The answer of the person, if the call was a question."""
 
     @property
     def key(self) -> str:
-        """The same whenever this call is made again, and another one in a fork: the conversation is part of it."""
+        """The idempotency key: a repeated call has the same key. A fork has a new key, as a separate conversation."""
         return f"{self.conversation}:{self.message}:{self.id}"
 
 
 class Elsewhere(Exception):
-    """The call goes on in another conversation. It is made again whenever that one moved, and finds it there."""
+    """The call continues in a child conversation, is repeated after every change there, and finds the result there."""
 
     def __init__(self, conversation: str, *, asks: bool) -> None:
         super().__init__(conversation)
         self.conversation = conversation
+        # Whether a person must answer a question in the child conversation.
         self.asks = asks
-        """A person is asked something there."""
 
 
 class Tool(abc.ABC, Generic[A]):
-    """Something a model can ask for."""
+    """A function that a model can call."""
 
     name: str
     description: str
-    """For the model."""
+    """The description for the model."""
     effect: Effect
     args: type[A]
-    """What it takes, with `forbid_unknown_fields`. The model is told its JSON Schema."""
+    """The struct of the arguments, a subclass of `Args`."""
     schema: dict[str, Any] | None = None
-    """The JSON Schema of a tool that is not ours: it takes a dictionary, and looks at it itself."""
+    """The JSON Schema of a foreign tool. A foreign tool takes a dictionary and checks the dictionary itself."""
     seconds: float
-    """How long a call may take."""
+    """The timeout of a call."""
     asks: bool
-    """A person is asked, unless a rule allows it."""
+    """Whether a call needs approval, unless a rule allows the call."""
     delegated: bool = True
-    """A sub-agent has it too: not what goes on after its task, or is about other conversations and what is remembered."""
+    """Whether sub-agents get the tool. False for tools that outlive a task or use other conversations or the memory."""
     paths: bool = False
-    """What it touches is a path, so a rule may be about the folder that it is in."""
+    """Whether `touches` returns a path. Then a rule can name the folder of the path."""
     line: bool = False
-    """What it touches is a command line, so a rule that allows one allows no other behind it."""
+    """Whether `touches` returns a command line. Then a rule must not allow a second command in the line."""
 
     open_words: str = ""
-    """What a pattern for this tool leaves open, for the button: "any content". Nothing is open in an exact text."""
+    """The part of a call not restricted by a pattern, such as "any content". The button shows the text."""
 
     @abc.abstractmethod
     def touches(self, args: A, call: Call) -> str:
-        """What this call would touch, in one line, for the person and the rules. Looks at nothing outside.
+        """Return the target of the call in a single line, for the person and the rules, without I/O.
 
-        Raises ToolFailed, InvalidInput or Refused where the call could never be done, so that nobody is asked in vain.
+        Raises `ToolFailed`, `InvalidInput` or `Refused` if the call can never succeed, so that no person is asked in
+        vain.
         """
 
     def exact(self, args: A) -> str:  # noqa: ARG002  (for tools that look at them)
-        """The whole of what this call touches, where `touches` does not say all of it; else nothing."""
+        """Return the complete target of the call if `touches` is shortened; otherwise an empty text."""
         return ""
 
     def always_asks(self, args: A) -> bool:  # noqa: ARG002  (for tools that look at them)
-        """A person is asked for this call, whatever they allowed before: no rule stands for it, and none is offered."""
+        """Return whether the call always needs approval. Then no rule can allow the call, and no rule is offered."""
         return False
 
     @abc.abstractmethod
     async def run(self, args: A, call: Call) -> str:
-        """Do it. What is returned is for the model. Raises as `touches` does, or Elsewhere."""
-
-
-async def aside(
-    work: Callable[[threading.Event], T],
-    undo: Callable[[T], object] | None = None,
-    *,
-    user: str | None = None,
-) -> T:
-    """Run blocking work on a daemon thread of its own, so that a hung disk keeps neither the loop nor the process.
-
-    The event is set once nobody waits for the work any more: look at it before doing what cannot be undone. What the work
-    gives then is for `undo`: who waits may go in the very moment in which it ends.
-
-    The threads of each user are counted apart: `user`, or whose call the running tool was given.
-    """
-    name = f"{THREAD} {(works_for.get() if user is None else user)!a}"
-    if sum(thread.name == name for thread in threading.enumerate()) >= THREADS_MAX:
-        raise ToolFailed(
-            f"{THREADS_MAX} calls wait for the disk already, so this one was not begun.",
-            hint="try again later",
-        )
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # who waits for it may go away; it goes on
-    deserted = threading.Event()
-
-    def call() -> None:
-        try:
-            future.set_result(work(deserted))
-        except BaseException as error:  # noqa: BLE001  (it is raised where it is awaited)
-            future.set_exception(error)
-
-    if started(call, name) is None:
-        raise ToolFailed(
-            "The system gives no more threads, so this was not begun.",
-            hint="try again later",
-        )
-    try:
-        return await asyncio.wrap_future(future)
-    except asyncio.CancelledError:
-        if undo is not None:
-            future.add_done_callback(
-                lambda done: done.exception() or undo(done.result())
-            )
-        raise
-    finally:
-        deserted.set()
+        """Perform the call and return a text for the model. Raises the errors of `touches`, or `Elsewhere`."""

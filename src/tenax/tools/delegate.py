@@ -1,8 +1,9 @@
-"""Sub-agents: a task that the model hands on is done in a conversation of its own.
+"""Sub-agents: a sub-agent performs a delegated task in a separate conversation, the child.
 
-The id of that conversation follows from the call, and the call goes on there (`Elsewhere`): the run that asked is parked,
-holds nothing, and is woken when the other one moves. So several work side by side, either side may be killed, stopped or
-gone on with by another process, and a call that is made again finds the same conversation and the answer in it.
+The id of the child is derived from the tool call, and the call continues in the child (`Elsewhere`). The parent run is
+parked, holds no resources, and wakes up after every change of the child. So several sub-agents work in parallel. Parent
+and child can be killed, stopped, or continued by a different process. A repeated call finds the same child and the
+answer of the child.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from tenax.clock import Timing
 from tenax.errors import ConversationExists, Gone, ToolFailed
 from tenax.events import (
     DELEGATE,
@@ -29,7 +31,8 @@ from tenax.events import (
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.parts import Text, ToolCall, text_of
-from tenax.tools.base import Call, Elsewhere, Tool
+from tenax.text import make_storable
+from tenax.tools.base import Args, Call, Elsewhere, Tool
 from tenax.views.open_work import Turns
 
 __all__ = [
@@ -44,10 +47,10 @@ __all__ = [
 ]
 
 CHILDREN_MAX: Final = 8
-"""Sub-agents of one run."""
+"""The maximum number of sub-agents of a run."""
 STEPS_MAX: Final = 25
 TASK: Final = 2
-"""Where the task stands in the conversation of a sub-agent."""
+"""The seq of the task in the conversation of a sub-agent."""
 BRIEF: Final = (
     "Here you work for another agent, which handed you the task that the conversation begins with. It reads your last message "
     "and nothing else: say in it what you found or did, and what you could not do."
@@ -57,7 +60,7 @@ _NAMES: Final = uuid.UUID("5a0f7c1e-6c1b-4b0e-9d1c-0d6f5f1f2a77")
 
 
 class Made(msgspec.Struct, frozen=True):
-    """The call whose task a conversation is for."""
+    """The tool call that created a child conversation."""
 
     conversation: str
     message: int
@@ -65,23 +68,23 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def child_of(conversation: str, message: int, call: str) -> str:
-    """The conversation in which this call goes on, whether it is there yet or not."""
+    """Return the id of the child conversation of a call. The child may not exist yet."""
     return f"c_{uuid.uuid5(_NAMES, f'{conversation}:{message}:{call}')}"
 
 
 async def made_by(journal: AsyncJournal, conversation: str) -> Made | None:
-    """The call that made this conversation; None where a person did."""
+    """Return the call that created the conversation, or `None` for a conversation of a person."""
     opened = await journal.fact(conversation, 1)
     event = opened.event if opened is not None else None
     if isinstance(event, ConversationOpened) and event.source == DELEGATE:
-        # or a program, under the same name
+        # A program may open a conversation with the same source.
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(event.extra, Made)
     return None
 
 
 def made_in(recorded: Recorded) -> list[str]:
-    """The conversations that an event hands words to, or has them from: where there is a sub-agent for a call of it."""
+    """Return the ids of the child conversations for the tool calls of an event. A child may not exist."""
     match recorded.event:
         case MessageAssistant(parts=parts):
             calls = [
@@ -94,10 +97,10 @@ def made_in(recorded: Recorded) -> list[str]:
             calls = [(message, call)]
         case _:
             calls = []
-    return [child_of(recorded.conversation, *each) for each in calls]
+    return [child_of(recorded.conversation, *call) for call in calls]
 
 
-class DelegateArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DelegateArgs(Args):
     task: Annotated[
         str,
         Meta(
@@ -115,7 +118,6 @@ class Delegate(Tool[DelegateArgs]):
     )
     effect = "idempotent"
     args = DelegateArgs
-    seconds = 3600.0
     delegated = False
     asks = False
 
@@ -124,7 +126,9 @@ class Delegate(Tool[DelegateArgs]):
         journal: AsyncJournal,
         turns: Callable[[str], Awaitable[Turns]],
         wake: Callable[[str], None],
+        timing: Timing,
     ) -> None:
+        self.seconds = timing.delegate_seconds
         self._journal = journal
         self._turns = turns
         self._wake = wake
@@ -137,13 +141,13 @@ class Delegate(Tool[DelegateArgs]):
     async def run(self, args: DelegateArgs, call: Call) -> str:
         child = child_of(call.conversation, call.message, call.id)
         try:
-            await self._open(child, args.task, call)
+            await self._open_child(child, args.task, call)
             turns = await self._turns(child)
             run = next(
                 (
-                    each
-                    for each in (turns.run, turns.resumable)
-                    if each and TASK in each.inputs
+                    run
+                    for run in (turns.run, turns.resumable)
+                    if run and TASK in run.inputs
                 ),
                 None,
             )
@@ -156,22 +160,22 @@ class Delegate(Tool[DelegateArgs]):
                 "The sub-agent's conversation was deleted, and its answer with it."
             ) from error
 
-    async def _open(self, child: str, task: str, call: Call) -> None:
-        """Make the conversation, unless it is there: also where nobody came to say so."""
+    async def _open_child(self, child: str, task: str, call: Call) -> None:
+        """Create the child conversation unless it exists, also after a crash before the parent recorded the child."""
         run = (await self._turns(call.conversation)).run
-        if run is not None and any(each.call.id == call.id for each in run.handed):
+        if run is not None and any(handed.call.id == call.id for handed in run.handed):
             return
         if run is not None and run.delegated >= CHILDREN_MAX:
             raise ToolFailed(
                 f"{CHILDREN_MAX} tasks were handed on in this turn, and no more are.",
                 hint="do it yourself",
             )
-        clean = task.replace("\x00", "\ufffd")
+        clean = make_storable(task)
         opened = ConversationOpened(
             self._journal.user or "",
             f"s_{child.removeprefix('c_')}",
             source=DELEGATE,
-            parent=(await self._journal.head(call.conversation)).stretch,
+            parent=(await self._journal.head(call.conversation)).segment,
             extra=msgspec.structs.asdict(
                 Made(call.conversation, call.message, call.id)
             ),
@@ -183,8 +187,8 @@ class Delegate(Tool[DelegateArgs]):
             )
 
     async def _result(self, child: str, turns: Turns) -> str:
-        runs = [each for each in turns.runs.values() if TASK in each.inputs]
-        ended = next((each for each in runs if each.finished != "interrupted"), None)
+        runs = [run for run in turns.runs.values() if TASK in run.inputs]
+        ended = next((run for run in runs if run.finished != "interrupted"), None)
         if ended is None:
             raise ToolFailed(
                 "The sub-agent was interrupted, and nobody went on with its task."
@@ -200,13 +204,16 @@ class Delegate(Tool[DelegateArgs]):
             )
             raise ToolFailed(f"The sub-agent failed. {why}".strip())
         said = [
-            each.event for each in await self._journal.messages(child, upto=ended.ended)
+            recorded.event
+            for recorded in await self._journal.messages(child, upto=ended.ended)
         ]
         words = [
-            text_of(each.parts) for each in said if isinstance(each, MessageAssistant)
+            text_of(message.parts)
+            for message in said
+            if isinstance(message, MessageAssistant)
         ]
         return next(
-            (each for each in reversed(words) if each), "The sub-agent said nothing."
+            (text for text in reversed(words) if text), "The sub-agent said nothing."
         )
 
 

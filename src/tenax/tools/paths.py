@@ -1,8 +1,7 @@
-"""Paths inside one folder, and no way out of it.
+"""Open paths inside a folder, without a way out of the folder.
 
-A path is walked from that folder one name at a time, each name opened in the folder opened before it and never through
-a link. So it does not matter what is swapped between a look and the use of what was seen: what is used is what was
-opened.
+A path is opened name by name, relative to the descriptor of the parent folder, and never through a link. An exchange of
+a file between check and use is therefore harmless: the checked descriptor is also the used descriptor.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tenax.errors import ToolFailed
-from tenax.tools.files import walk as seek
+from tenax.text import replace_controls, replace_hidden
+from tenax.tools.files import walk
 
 __all__ = [
     "FOLDER",
@@ -41,7 +41,7 @@ _OTHERS = {
 
 
 def parts_of(path: str) -> list[str]:
-    """The names on the way. Refuses what could not be inside the folder, or not be seen for what it is."""
+    """Split a path into names. Raises `ToolFailed` if the path leaves the folder or contains invisible characters."""
     if path.startswith("/"):
         raise ToolFailed(
             "The path must be relative to the conversation's folder: it may not begin with a slash."
@@ -50,7 +50,7 @@ def parts_of(path: str) -> list[str]:
         raise ToolFailed(
             f"A path may have {_CHARS_MAX:,} characters; this one has {len(path):,}."
         )
-    if any(unicodedata.category(each) in {"Cc", "Cs"} for each in path):
+    if replace_controls(path) != path or "\t" in path or "\n" in path:
         raise ToolFailed(
             "The path holds a character that cannot be seen, such as a NUL or a line break."
         )
@@ -63,8 +63,8 @@ def parts_of(path: str) -> list[str]:
 
 
 def is_git(part: str) -> bool:
-    """This name is `.git`, or one that some file systems take for it: in other case, or with characters without width."""
-    seen = "".join(each for each in part if unicodedata.category(each) != "Cf")
+    """Return whether a file system may read the name as `.git`, despite different case or invisible characters."""
+    seen = replace_hidden(part, "")
     return unicodedata.normalize("NFKC", seen).casefold() in {".git", "git~1"}
 
 
@@ -72,21 +72,22 @@ _real_folders: dict[Path, Path] = {}
 
 
 def real_folder(folder: Path) -> Path:
-    """Return the path without links, as it was when this process asked first.
+    """Return the path with links resolved at the first call in this process.
 
-    A command of another Tenax, whose folder holds this one, can put a link in its place later.
+    The first result is kept, because a command of another Tenax, with an enclosing folder, can replace the folder by a
+    link later.
     """
     if folder not in _real_folders:
         real = folder.resolve()
-        # asked for by its real path, it stays the same
+        # The real path resolves to itself from now on, too.
         _real_folders[folder] = _real_folders[real] = real
     return _real_folders[folder]
 
 
 def open_folder(folder: Path, *, make: bool = False) -> int:
-    """Open the folder in which tools work. Raises ToolFailed where it has become a link, or another OSError."""
+    """Open the folder of the tools. Raises `ToolFailed` if a link replaced the folder, or another `OSError`."""
     try:
-        return seek.open_folder(str(real_folder(folder)), make=make)
+        return walk.open_folder(str(real_folder(folder)), make=make)
     except NotADirectoryError as error:
         raise ToolFailed(
             f"{real_folder(folder)} cannot be used: it is not the folder any more that it was when Tenax started. There "
@@ -97,11 +98,11 @@ def open_folder(folder: Path, *, make: bool = False) -> int:
 
 @contextlib.contextmanager
 def parent_of(folder: Path, parts: list[str], *, make: bool) -> Iterator[int]:
-    """The folder that holds the last of these names, open."""
+    """Open the folder containing the last name of `parts`. With `make`, create missing folders."""
     parent = open_folder(folder)
     try:
-        for at, part in enumerate(parts[:-1], start=1):
-            child = _enter(part, parent, "/".join(parts[:at]), make=make)
+        for depth, part in enumerate(parts[:-1], start=1):
+            child = _enter(part, parent, "/".join(parts[:depth]), make=make)
             os.close(parent)
             parent = child
         yield parent
@@ -110,8 +111,11 @@ def parent_of(folder: Path, parts: list[str], *, make: bool) -> Iterator[int]:
 
 
 def file_at(name: str, parent: int, shown: str) -> os.stat_result | None:
-    """What is there, if it is a file. A device is not even opened: that alone can do something."""
-    found = _look(name, parent)
+    """Return the status of a regular file, or `None` if there is no file. Raises `ToolFailed` for other file types.
+
+    A device is not opened, because opening alone can have an effect.
+    """
+    found = _stat(name, parent)
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise ToolFailed(f"{shown} is {kind(found)}.")
     _refuse_respelled(name, parent, shown, found)
@@ -119,13 +123,13 @@ def file_at(name: str, parent: int, shown: str) -> os.stat_result | None:
 
 
 def kind(found: os.stat_result) -> str:
-    """What it is, where something else was looked for."""
+    """Return the type of a file, for an error message."""
     return _OTHERS.get(stat.S_IFMT(found.st_mode), "a device")
 
 
 @contextlib.contextmanager
 def explained(shown: str) -> Iterator[None]:
-    """What the system says, as a sentence."""
+    """Turn errors of the operating system into `ToolFailed`."""
     try:
         yield
     except FileNotFoundError as error:
@@ -139,19 +143,19 @@ def _enter(part: str, parent: int, shown: str, *, make: bool) -> int:
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, dir_fd=parent)
             os.fsync(parent)
-    _refuse_respelled(part, parent, shown, _look(part, parent))
+    _refuse_respelled(part, parent, shown, _stat(part, parent))
     try:
         return os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=parent)
     except FileNotFoundError:
         raise
     except OSError as error:
-        found = _look(part, parent)
+        found = _stat(part, parent)
         if found is None or stat.S_ISDIR(found.st_mode):
             raise
         raise ToolFailed(f"{shown} is {kind(found)}.") from error
 
 
-def _look(name: str, parent: int) -> os.stat_result | None:
+def _stat(name: str, parent: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -161,12 +165,14 @@ def _look(name: str, parent: int) -> os.stat_result | None:
 def _refuse_respelled(
     name: str, parent: int, shown: str, found: os.stat_result | None
 ) -> None:
-    """Some file systems find `Secret` under the name `secret`; a rule that a person made does not."""
-    twin = _look(name.swapcase(), parent) if found and name != name.swapcase() else None
+    """Refuse a name with a different case on disk, because a file system may ignore case, but rules do not."""
+    swapped = name.swapcase()
+    if found is None or name == swapped:
+        return
+    other = _stat(swapped, parent)
     if (
-        found
-        and twin
-        and os.path.samestat(found, twin)
+        other is not None
+        and os.path.samestat(found, other)
         and name not in os.listdir(parent)
     ):
         raise ToolFailed(

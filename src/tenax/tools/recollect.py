@@ -1,30 +1,29 @@
-"""Searching what was said in the person's other conversations. What is found was said then: it comes fenced, as data."""
+"""The tool `search_conversations`. Results are quoted as data, because they are no instructions for the model."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta
 
 from tenax.clock import rfc3339
 from tenax.errors import Gone, NoSuchConversation, ToolFailed
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Hit
-from tenax.text import fence
-from tenax.tools.base import Call, Tool
+from tenax.text import quote
+from tenax.tools.base import Args, Call, Tool
 
 __all__ = ["SearchConversations"]
 
 _FOUND_MAX: Final = 10
 _PAGE: Final = 50
 _PAGES_MAX: Final = 4
+# Results of tools are omitted: their origin is unknown, and a search would find earlier searches.
 _SAID: Final = frozenset({"user", "assistant", "partial", "summary", "title"})
-"""What tools returned is left out: it may be anybody's, and earlier searches would find themselves."""
 
 
-class SearchConversationsArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SearchConversationsArgs(Args):
     words: Annotated[
         str,
         Meta(min_length=1, max_length=500, description="All of them have to occur."),
@@ -32,10 +31,10 @@ class SearchConversationsArgs(msgspec.Struct, frozen=True, forbid_unknown_fields
 
 
 class SearchConversations(Tool[SearchConversationsArgs]):
-    """Look for what was said in other conversations.
+    """Search the other conversations of the person.
 
-    Where several people write, nobody could say which of it is for all of them: there only that conversation is searched.
-    Conversations from these sources are never found, and search nothing.
+    A call in a conversation with several people searches only the same conversation, because the rest may not be meant
+    for everyone. Conversations from the sources `unseen` are never found, and cannot search.
     """
 
     name = "search_conversations"
@@ -79,7 +78,7 @@ class SearchConversations(Tool[SearchConversationsArgs]):
             more = before is not None or len(lines) > _FOUND_MAX or not page.complete
             if before is None or len(lines) >= _FOUND_MAX:
                 break
-        found = fence("\n".join(lines[:_FOUND_MAX])) or "Nothing was found."
+        found = quote("\n".join(lines[:_FOUND_MAX])) or "Nothing was found."
         return f"{found}\nThere may be more: search for more words." if more else found
 
     async def _line(self, hit: Hit) -> list[str]:

@@ -1,6 +1,7 @@
-"""The secrets of the configuration leave by no tool: where one stands in an output, `[secret]` stands instead.
+"""Replace the secrets of the configuration in the output of tools by `[secret]`.
 
-The gate does this to everything that a tool says. Who cuts an output into pieces does it before, so that no half is left.
+The gate redacts every output. A tool that splits its output redacts the output before the split, to leave no half of a
+secret.
 """
 
 from __future__ import annotations
@@ -9,38 +10,36 @@ from collections.abc import Callable, Iterable
 
 __all__ = ["Redact"]
 
+# A shorter secret would also match ordinary words.
 _CHARS_MIN = 6
-"""What is shorter than this stands in ordinary words too."""
 
 
 class Redact:
-    """Takes these secrets out of text. They are looked up each time, because the configuration changes."""
+    """A callable that replaces secrets in text. `known` is called every time, because the configuration can change."""
 
     def __init__(self, known: Callable[[], Iterable[str]] = tuple) -> None:
         self._known = known
 
     def __call__(self, text: str) -> str:
-        for each in self._secrets():
-            text = text.replace(each, "[secret]")
+        for secret in self._secrets():
+            text = text.replace(secret, "[secret]")
         return text
 
     @property
     def longest(self) -> int:
-        """In bytes: so much of one may be left where an output is cut."""
-        return max((len(each.encode()) for each in self._secrets()), default=0)
+        """The length of the longest secret in bytes."""
+        return max((len(secret.encode()) for secret in self._secrets()), default=0)
 
     def half(self, data: bytes) -> int:
-        """How many bytes at the end may be the beginning of a secret."""
-        begun = (
-            each.encode()[:n]
-            for each in self._secrets()
-            for n in range(1, len(each.encode()))
-        )
-        return max((len(each) for each in begun if data.endswith(each)), default=0)
+        """Return the number of bytes at the end of `data` that may be the beginning of a secret."""
+        longest = 0
+        for secret in self._secrets():
+            encoded = secret.encode()
+            for length in range(1, len(encoded)):
+                if data.endswith(encoded[:length]):
+                    longest = max(longest, length)
+        return longest
 
     def _secrets(self) -> list[str]:
-        return sorted(
-            {each for each in self._known() if len(each) >= _CHARS_MIN},
-            key=len,
-            reverse=True,
-        )
+        secrets = {secret for secret in self._known() if len(secret) >= _CHARS_MIN}
+        return sorted(secrets, key=len, reverse=True)

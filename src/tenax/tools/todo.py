@@ -1,7 +1,7 @@
-"""The list that a model keeps of what there is to do: the whole of it each time, and the last one counts.
+"""The tool `todo`: the task list of a model. Every call contains the whole list, and the last call counts.
 
-Nothing is stored but the call itself, which stands in the context until a summary takes its place; the summary then ends with
-the list (`with_list`), so that it is never lost from sight.
+Only the call itself is stored. The call stays in the context until a summary replaces it. The summary then ends with
+the list (`with_list`), so the model always sees the list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from tenax.parts import Part, ToolCall
-from tenax.tools.base import Call, Tool
+from tenax.tools.base import Args, Call, Tool
 
 __all__ = ["Entry", "Todo", "with_list"]
 
@@ -23,14 +23,14 @@ _TITLE: Final = "## The list of what there is to do, as it stood then"
 _KEPT: Final = re.compile(rf"^{_TITLE}\n(?:- \[[ ~x]\] .*\n?)*", re.MULTILINE)
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Entry(Args):
     """One thing to do."""
 
     text: Annotated[str, Meta(min_length=1, max_length=200)]
     state: Literal["open", "doing", "done"] = "open"
 
 
-class TodoArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TodoArgs(Args):
     entries: Annotated[
         list[Entry],
         Meta(max_length=50, description="All of them, in order; none clears the list."),
@@ -49,14 +49,15 @@ class Todo(Tool[TodoArgs]):
     asks = False
 
     def touches(self, args: TodoArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        return f"{sum(each.state == 'done' for each in args.entries)} of {len(args.entries)} done"
+        done = sum(entry.state == "done" for entry in args.entries)
+        return f"{done} of {len(args.entries)} done"
 
     async def run(self, args: TodoArgs, call: Call) -> str:
         return f"{self.touches(args, call)}."
 
 
 def with_list(summary: str, earlier: str, covered: Iterable[Part]) -> str:
-    """A summary that ends with the list: as the last call among these parts set it, or else as an earlier summary has it."""
+    """Return the summary with the list of the last call in `covered`, or else of the earlier summary."""
     kept = _KEPT.search(earlier)
     found = kept[0].strip() if kept else ""
     for part in covered:
@@ -64,10 +65,11 @@ def with_list(summary: str, earlier: str, covered: Iterable[Part]) -> str:
             try:
                 entries = msgspec.json.decode(part.arguments, type=TodoArgs).entries
             except msgspec.DecodeError:
-                continue  # it was refused
+                # The gate refused this call.
+                continue
             lines = [
-                f"- [{_SIGNS[each.state]}] {' '.join(each.text.split())}"
-                for each in entries
+                f"- [{_SIGNS[entry.state]}] {' '.join(entry.text.split())}"
+                for entry in entries
             ]
             found = "\n".join([_TITLE, *lines]) if lines else ""
     return f"{_KEPT.sub('', summary).strip()}\n\n{found}".strip()

@@ -1,4 +1,4 @@
-"""What a person sees, what a model sees, what is open: pure folds over events."""
+"""Pure folds over the events of a conversation: the transcript, the context of the model, and the open work."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ __all__ = ["steps_of"]
 
 
 def steps_of(fold: type) -> dict[str, Callable[..., Any]]:
-    """What a fold does with an event, by its kind: `message.user` is taken in by `_message_user`, if there is one."""
-    found = {kind: getattr(fold, f"_{kind.replace('.', '_')}", None) for kind in KINDS}
-    return {kind: step for kind, step in found.items() if step is not None}
+    """Return the methods of a fold by kind of event. The method `_message_user` folds events of kind `message.user`."""
+    steps: dict[str, Callable[..., Any]] = {}
+    for kind in KINDS:
+        step = getattr(fold, f"_{kind.replace('.', '_')}", None)
+        if step is not None:
+            steps[kind] = step
+    return steps

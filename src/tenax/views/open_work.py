@@ -1,17 +1,18 @@
-"""What is open in a conversation: inputs that wait, the run, the calls of its last answer, approvals, what was cut off.
+"""The open work of a conversation: waiting inputs, the run, the calls of the last answer, approvals, interrupted runs.
 
-A runner decides from this what to do next, and recovery what has to be repaired. Pure: the same events always say the
-same, whoever asks.
+A worker decides from this view what to do next, and recovery decides what to repair. The view is pure: the same events
+give the same open work.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from tenax import events
-from tenax.config.rules import Rule, exactly
+from tenax.config.rules import Rule, escape_pattern
+from tenax.journal.standing import Standing
 from tenax.parts import ToolCall
 from tenax.views import steps_of
 
@@ -20,140 +21,156 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenCall", "OpenRun", "Step", "Turns"]
 
-T = TypeVar("T")
-
 
 class OpenCall(msgspec.Struct):
-    """A call of the last answer that has no outcome yet."""
+    """A tool call of the last answer, with the events about the call."""
 
     call: ToolCall
     asked: events.ApprovalAsked | None = None
     answered: events.ApprovalAnswered | None = None
     started: events.ToolStarted | None = None
     handed: events.ToolHanded | None = None
-    """It goes on in another conversation."""
+    """Set if the call continues in another conversation."""
     handed_at: int = 0
     finished: bool = False
 
 
 class Step(msgspec.Struct):
-    """An answer and its calls."""
+    """An answer and the tool calls of the answer."""
 
     message: int
     calls: dict[str, OpenCall]
 
     @property
     def open(self) -> list[OpenCall]:
-        return [each for each in self.calls.values() if not each.finished]
+        """The calls without an outcome."""
+        return [call for call in self.calls.values() if not call.finished]
 
 
 class OpenRun(msgspec.Struct):
-    """A run, while it is open and after."""
+    """A run, during the run and after the end of the run."""
 
     id: str
     seq: int
     started: events.RunStarted
     inputs: list[int]
     request: int = 0
-    """The request that has no answer yet, or 0."""
+    """The seq of the request without an answer, or 0."""
     said: str = ""
-    """What of its answer is stored as partials."""
+    """The part of the answer in the stored partials."""
     requests: int = 0
     delegated: int = 0
-    """How many of its calls went to other conversations."""
+    """The number of calls handed to other conversations."""
     answered: bool = False
-    """The last answer asks for no tool: the run is done but for saying so."""
+    """The last answer has no tool call: only `run.finished` is missing."""
     step: Step | None = None
     stop: bool = False
     finished: Literal["", "completed", "failed", "cancelled", "interrupted"] = ""
     finished_at: int = 0
     planned: bool = False
     ended: int = 0
-    """The seq of its end."""
+    """The seq of `run.finished`."""
 
     @property
     def open(self) -> list[OpenCall]:
-        """Calls of its last answer that have no outcome yet."""
+        """The calls of the last answer without an outcome."""
         return self.step.open if self.step is not None else []
 
     @property
     def waits(self) -> list[OpenCall]:
-        """Calls that wait for a person."""
-        return [each for each in self.open if each.asked and not each.answered]
+        """The calls waiting for an approval."""
+        return [call for call in self.open if call.asked and not call.answered]
 
     @property
     def handed(self) -> list[OpenCall]:
-        """Calls that go on in other conversations."""
-        return [each for each in self.open if each.handed]
+        """The calls continuing in other conversations."""
+        return [call for call in self.open if call.handed]
 
     @property
     def at_rest(self) -> bool:
-        """Nothing of it is under way here: no request, and no call but those that go on elsewhere."""
-        return not self.request and not any(
-            each.started and not each.handed for each in self.open
-        )
+        """Whether this process has no request and no call in progress. Calls in other conversations do not count."""
+        started = any(call.started and not call.handed for call in self.open)
+        return not self.request and not started
 
 
 class Turns:
-    """The fold."""
+    """The open work of one conversation, folded event by event."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, events.MessageUser] = {}
+        self._inputs: dict[int, events.MessageUser] = {}
+        """The inputs not taken by a run, including inputs removed by an edit."""
         self.run: OpenRun | None = None
         self.last: OpenRun | None = None
-        """The run that finished last."""
+        """The last finished run."""
         self.runs: dict[str, OpenRun] = {}
         self.newest_person = 0
-        """The last input of a person."""
+        """The seq of the last input of a person."""
         self._allowed: dict[int, Rule] = {}
-        self._killed: dict[
-            int, tuple[dict[int, events.MessageUser], dict[int, Rule]]
-        ] = {}
+        """The rules by the seqs of their approvals, including rules removed by an edit."""
+        self._standing = Standing()
 
     def apply(self, recorded: Recorded) -> None:
+        """Fold one event."""
         step = _STEPS.get(recorded.kind)
         if step is None:
             return
         event = recorded.event
         if not isinstance(event, events.Unknown):
             step(self, recorded, event)
-        elif recorded.kind in _OF_A_STEP and (run := self._of(recorded)) is not None:
-            # erased: which call it was is not known, and none of them is made a second time
+            return
+        run = self._run_of(recorded)
+        if run is not None and recorded.kind in _OF_A_STEP:
+            # The event is erased and does not name its call. Forget all calls of the step, so that no call runs twice.
             run.step = None
 
     @property
+    def waiting(self) -> dict[int, events.MessageUser]:
+        """The inputs waiting for a run, by seq."""
+        inputs = self._inputs.items()
+        return {seq: event for seq, event in inputs if self._standing.stands(seq)}
+
+    def add_waiting(self, seq: int, event: events.MessageUser) -> None:
+        """Add a waiting input. Inputs keep the order of their seqs."""
+        self._inputs[seq] = event
+        self._inputs = dict(sorted(self._inputs.items()))
+
+    @property
     def allowed(self) -> list[Rule]:
-        """What the person allowed for this conversation, and did not undo."""
-        return list(self._allowed.values())
+        """The rules of the approvals for this conversation, without undone approvals."""
+        rules = self._allowed.items()
+        return [rule for seq, rule in rules if self._standing.stands(seq)]
 
     @property
     def steers(self) -> list[int]:
-        """Inputs that want to stand in the next request of the open run."""
+        """The seqs of the inputs for the next request of the open run."""
         return [seq for seq, event in self.waiting.items() if event.how == "steer"]
 
     @property
     def stopped(self) -> bool:
-        """Whether the open run is asked to stop."""
-        return self.run is not None and (
-            self.run.stop
-            or any(
-                event.how == "interrupt" and seq > self.run.seq
-                for seq, event in self.waiting.items()
-            )
-        )
+        """Whether a person asked the open run to stop."""
+        run = self.run
+        if run is None:
+            return False
+        interrupts = [
+            seq for seq, event in self.waiting.items() if event.how == "interrupt"
+        ]
+        return run.stop or any(seq > run.seq for seq in interrupts)
 
     @property
     def resumable(self) -> OpenRun | None:
-        """The interrupted run that one could go on with: nothing has come after it."""
-        return (
-            self.last
-            if self.run is None and self.last and self.last.finished == "interrupted"
-            else None
-        )
+        """The interrupted run, if no other run and no edit followed."""
+        if self.run is None and self.last and self.last.finished == "interrupted":
+            return self.last
+        return None
+
+    def _run_of(self, recorded: Recorded) -> OpenRun | None:
+        return self.runs.get(recorded.run or "")
+
+    # -- messages and requests -------------------------------------------------------------------------------
 
     def _message_user(self, recorded: Recorded, event: events.MessageUser) -> None:
         if event.ask:
-            self.waiting[recorded.seq] = event
+            self._inputs[recorded.seq] = event
             if not event.system:
                 self.newest_person = recorded.seq
 
@@ -161,41 +178,41 @@ class Turns:
         run = OpenRun(recorded.run or "", recorded.seq, event, list(event.inputs))
         before = self.runs.get(event.resumes or "")
         if before is not None:
-            run.step, run.inputs = before.step, [*before.inputs, *run.inputs]
-            run.requests, run.delegated = before.requests, before.delegated
+            run.step = before.step
+            run.inputs = [*before.inputs, *run.inputs]
+            run.requests = before.requests
+            run.delegated = before.delegated
         self.run = self.runs[run.id] = run
-        self._take(event.inputs)
+        self._take_inputs(event.inputs)
 
-    def _take(self, inputs: list[int]) -> None:
-        for seq in inputs:
-            self.waiting.pop(seq, None)
-
-    def _of(self, recorded: Recorded) -> OpenRun | None:
-        return self.runs.get(recorded.run or "")
+    def _take_inputs(self, seqs: list[int]) -> None:
+        for seq in seqs:
+            self._inputs.pop(seq, None)
 
     def _model_requested(
         self, recorded: Recorded, event: events.ModelRequested
     ) -> None:
-        self._take(event.inputs)
-        if (run := self._of(recorded)) is not None:
-            run.request, run.said = recorded.seq, ""
+        self._take_inputs(event.inputs)
+        run = self._run_of(recorded)
+        if run is not None:
+            run.request = recorded.seq
+            run.said = ""
             run.requests += 1
             run.answered = False
             run.inputs += event.inputs
 
     def _reply_delta(self, recorded: Recorded, event: events.ReplyDelta) -> None:
-        run = self._of(recorded) or self.run
-        if (
-            run is not None
-            and run.request == event.request
-            and event.offset == len(run.said)
-        ):
+        run = self._run_of(recorded) or self.run
+        if run is None or run.request != event.request:
+            return
+        if event.offset == len(run.said):
             run.said += event.text
 
     def _model_failed(
         self, recorded: Recorded, event: events.ModelFailed | events.MessagePartial
     ) -> None:
-        if (run := self._of(recorded)) is not None and run.request == event.request:
+        run = self._run_of(recorded)
+        if run is not None and run.request == event.request:
             run.request = 0
 
     _message_partial = _model_failed
@@ -203,85 +220,87 @@ class Turns:
     def _message_assistant(
         self, recorded: Recorded, event: events.MessageAssistant
     ) -> None:
-        run = self._of(recorded)
+        run = self._run_of(recorded)
         if run is None:
             return
         calls = [part for part in event.parts if isinstance(part, ToolCall)]
         run.request = 0
         run.answered = not calls
-        run.step = (
-            Step(recorded.seq, {call.id: OpenCall(call) for call in calls})
-            if calls
-            else None
-        )
+        run.step = None
+        if calls:
+            run.step = Step(recorded.seq, {call.id: OpenCall(call) for call in calls})
 
-    def _call(self, recorded: Recorded, message: int, call: str) -> OpenCall | None:
-        run = self._of(recorded) or self.run
+    # -- tool calls ------------------------------------------------------------------------------------------
+
+    def _find_call(
+        self, recorded: Recorded, message: int, call: str
+    ) -> OpenCall | None:
+        run = self._run_of(recorded) or self.run
         step = run.step if run is not None else None
-        return (
-            step.calls.get(call)
-            if step is not None and step.message == message
-            else None
-        )
+        if step is None or step.message != message:
+            return None
+        return step.calls.get(call)
 
     def _approval_asked(self, recorded: Recorded, event: events.ApprovalAsked) -> None:
-        if (call := self._call(recorded, event.message, event.call)) is not None:
+        call = self._find_call(recorded, event.message, event.call)
+        if call is not None:
             call.asked = event
 
     def _approval_answered(
         self, recorded: Recorded, event: events.ApprovalAnswered
     ) -> None:
-        call = self._call(recorded, event.message, event.call)
-        if call is not None and call.answered is None:
-            call.answered = event
-            # Earlier versions stored no pattern. Such an answer is good for its own call only.
-            if event.answer == "conversation" and event.pattern:
-                self._allowed[recorded.seq] = Rule(
-                    "allow", exactly(call.call.name), event.pattern
-                )
+        call = self._find_call(recorded, event.message, event.call)
+        if call is None or call.answered is not None:
+            return
+        call.answered = event
+        # Earlier versions stored no pattern. Their answers allow a single call.
+        if event.answer == "conversation" and event.pattern:
+            name = escape_pattern(call.call.name)
+            self._allowed[recorded.seq] = Rule("allow", name, event.pattern)
 
     def _content_erased(self, _recorded: Recorded, event: events.ContentErased) -> None:
-        for allowed in (
-            self._allowed,
-            *(allowed for _, allowed in self._killed.values()),
-        ):
-            for seq in event.seqs:
-                allowed.pop(seq, None)
+        for seq in event.seqs:
+            self._allowed.pop(seq, None)
 
     def _tool_started(self, recorded: Recorded, event: events.ToolStarted) -> None:
-        if (call := self._call(recorded, event.message, event.call)) is not None:
+        call = self._find_call(recorded, event.message, event.call)
+        if call is not None:
             call.started = event
 
     def _tool_handed(self, recorded: Recorded, event: events.ToolHanded) -> None:
-        call, run = self._call(recorded, event.message, event.call), self._of(recorded)
+        call = self._find_call(recorded, event.message, event.call)
+        run = self._run_of(recorded)
         if call is not None and run is not None:
             run.delegated += call.handed is None
-            call.handed, call.handed_at = event, recorded.at
+            call.handed = event
+            call.handed_at = recorded.at
 
     def _tool_finished(
         self, recorded: Recorded, event: events.ToolFinished | events.ToolLate
     ) -> None:
-        if (call := self._call(recorded, event.message, event.call)) is not None:
+        call = self._find_call(recorded, event.message, event.call)
+        if call is not None:
             call.finished = True
 
     _tool_late = _tool_finished
+
+    # -- the end of a run ------------------------------------------------------------------------------------
 
     def _run_stop(self, recorded: Recorded, _event: events.RunStop) -> None:
         if self.run is not None and recorded.run in {None, self.run.id}:
             self.run.stop = True
 
     def _run_finished(self, recorded: Recorded, event: events.RunFinished) -> None:
-        run = self._of(recorded)
-        if run is not None:
-            run.finished, run.finished_at, run.ended = (
-                event.outcome,
-                recorded.at,
-                recorded.seq,
-            )
-            run.planned = event.planned
-            self.last = run
-            if self.run is run:
-                self.run = None
+        run = self._run_of(recorded)
+        if run is None:
+            return
+        run.finished = event.outcome
+        run.finished_at = recorded.at
+        run.ended = recorded.seq
+        run.planned = event.planned
+        self.last = run
+        if self.run is run:
+            self.run = None
 
     def _context_compacted(
         self, _recorded: Recorded, event: events.ContextCompacted
@@ -289,36 +308,12 @@ class Turns:
         if self.last is not None and self.last.ended <= event.covers_to:
             self.last = None
 
-    def _conversation_rewound(
-        self, recorded: Recorded, event: events.ConversationRewound
-    ) -> None:
-        self._kill(recorded.seq, event.to)
-
-    def _conversation_cleared(
-        self, recorded: Recorded, _event: events.ConversationCleared
-    ) -> None:
-        self._kill(recorded.seq, 0)
-
-    def _kill(self, by: int, after: int) -> None:
-        """After an edit no run is gone on with: what it stood on may be another."""
-        self.waiting, waiting = _parted(self.waiting, after)
-        self._allowed, allowed = _parted(self._allowed, after)
-        self._killed[by] = waiting, allowed
+    def _edit(self, recorded: Recorded, event: events.Event) -> None:
+        """Apply an undo, a clear or a restore. No later run resumes the last run, because the context may differ."""
+        self._standing.apply(recorded.seq, event)
         self.last = None
 
-    def _conversation_restored(
-        self, _recorded: Recorded, event: events.ConversationRestored
-    ) -> None:
-        waiting, allowed = self._killed.pop(event.of, ({}, {}))
-        self.waiting = dict(sorted({**self.waiting, **waiting}.items()))
-        self._allowed |= allowed
-        self.last = None
-
-
-def _parted(by_seq: dict[int, T], after: int) -> tuple[dict[int, T], dict[int, T]]:
-    """What stands up to a seq, and what stands after it."""
-    kept = {seq: each for seq, each in by_seq.items() if seq <= after}
-    return kept, {seq: each for seq, each in by_seq.items() if seq > after}
+    _conversation_rewound = _conversation_cleared = _conversation_restored = _edit
 
 
 _OF_A_STEP = frozenset(

@@ -1,12 +1,12 @@
-"""Pages of a transcript. Rows have one total order, their keys, and a page is a range of that order.
+"""Pages of a transcript. The keys of the rows have a total order, and a page is a range of keys.
 
-A key begins with the seq of the event that a row stands at: the request of an answer, the start of the run that took an
-input, the end of a run for its marker, its late output and its files. Keys are derived by the fold and never stored. An
-input that waits has no place yet; the first page carries all of them separately.
+A key begins with the seq of an event: the request of an answer, the start of the run with an input, the end of a run for
+its marker, its late output and its files. The fold derives the keys; the store has no keys. A waiting input has no
+position yet, so the first page carries all waiting inputs separately.
 
-A page reads the events at which its rows stand. Other events that say something about these rows may stand far away:
-above (an input, the start of a run) or below (an answer, a result, late output, an undo). They are looked up, so that a
-page shows what a fold of the whole journal shows between the same keys.
+A page reads the events in its range. Events about these rows may be far away: above (an input, the start of a run) or below
+(an answer, a result, late output, an undo). The page looks these events up, and then shows the same rows as a fold of the
+whole journal between the same keys.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from tenax.events import (
     ApprovalAnswered,
     ApprovalAsked,
     ConversationCleared,
-    ConversationRestored,
-    ConversationRewound,
     FilesChanged,
     MessageUser,
     ModelRequested,
@@ -32,7 +30,9 @@ from tenax.events import (
     ToolHanded,
     ToolStarted,
 )
-from tenax.views.transcript import WAITING, Key, Row, Transcript
+from tenax.journal.journal import events_after
+from tenax.journal.standing import EDITS, Standing
+from tenax.views.transcript import WAITING, Key, Row, Transcript, call_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,17 +44,14 @@ __all__ = ["Folded", "Page", "first_key", "fold_page"]
 
 _CHUNK: Final = 200
 _SPARE_ROWS: Final = 8
-"""A message may be stored on one page and shown on another, so that a few more are looked at."""
+"""Extra rows, because a page may show a message stored in the range of another page."""
 _READ_MAX: Final = 10_000
-"""As many rows or events as a journal gives at once."""
+"""The most rows of a single read."""
 _TAKERS: Final = frozenset({RunStarted.kind, ModelRequested.kind})
 _CHANGED_LATER: Final = frozenset({"memory", "files"})
-"""Kinds of rows that a person takes back with an event far below."""
-_EDITS: Final = frozenset(
-    {ConversationCleared.kind, ConversationRestored.kind, ConversationRewound.kind}
-)
+"""Kinds of rows with changes by events far below."""
 _MOVED: Final = frozenset({FilesChanged.kind, RunLate.kind, RunSealed.kind})
-"""What a run writes and what is shown at its end."""
+"""Kinds of events shown at the end of a run."""
 _OF_CALLS: Final = (
     ApprovalAsked,
     ApprovalAnswered,
@@ -63,11 +60,11 @@ _OF_CALLS: Final = (
     ToolFinished,
 )
 _SHORT: Final = 1000
-"""The beginning of a conversation that is read whole."""
+"""The first events of a conversation, which a page reads without looking for a clear."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Rows in their order. `next` is the key before which the page above ends, or None where there is none."""
+    """Rows in order. `next` is the end of the page above, or None for the first rows of the conversation."""
 
     rows: list[Row]
     waiting: list[Row]
@@ -75,7 +72,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Folded(msgspec.Struct):
-    """A fold that knows every row from seq `first` on, up to `before`, as the journal stood at `head`."""
+    """A fold with all rows from seq `first` to key `before`, for the journal up to seq `head`."""
 
     shown: Transcript
     first: int
@@ -85,31 +82,25 @@ class Folded(msgspec.Struct):
 
     @property
     def rows(self) -> list[Row]:
-        return [
-            row
-            for row in self.shown.rows
-            if first_key(self.first) <= row.key < self.before
-        ]
+        """The rows in the range of keys."""
+        first = first_key(self.first)
+        return [row for row in self.shown.rows if first <= row.key < self.before]
 
     def page(self, limit: int) -> Page:
-        """The last rows of it."""
-        rows = self.rows
-        more = self.more or len(rows) > limit
-        rows = rows[-limit:]
-        waiting = (
-            [row for row in self.shown.rows if row.key[0] == WAITING]
-            if self.before[0] == WAITING
-            else []
-        )
-        return Page(
-            rows,
-            waiting,
-            (rows[0].key if rows else first_key(self.first)) if more else None,
-        )
+        """Return the last rows, at most `limit`."""
+        all_rows = self.rows
+        rows = all_rows[-limit:]
+        waiting: list[Row] = []
+        if self.before[0] == WAITING:
+            waiting = [row for row in self.shown.rows if row.key[0] == WAITING]
+        next_key: Key | None = None
+        if self.more or len(all_rows) > limit:
+            next_key = rows[0].key if rows else first_key(self.first)
+        return Page(rows, waiting, next_key)
 
 
 def first_key(seq: int) -> Key:
-    """A key that no row at an earlier seq reaches, and every row at this one does."""
+    """Return the smallest possible key of a row at a seq."""
     return (seq, -1, 0)
 
 
@@ -121,19 +112,19 @@ def fold_page(
     *,
     upto: int | None = None,
 ) -> Folded:
-    """Fold the last rows before a key, or the last of all: at least as many as the limit, if there are.
+    """Fold the last rows before a key (by default the last rows of all): at least `limit` rows, if the journal has them.
 
-    `upto`: fold what was written up to this seq, with the inputs that waited then.
+    With `upto`, fold the journal up to this seq, with the inputs waiting at this seq.
     """
     head = journal.head(conversation)
     known = head.head
     waiting: list[Recorded] = []
     if before is None and head.unanswered:
-        # Runs take inputs meanwhile: what is written after the first look is read with the page, up to the second.
+        # Runs may take inputs meanwhile. So the page also reads the events between the first and the second head.
         waiting = journal.waiting(conversation)
         head = journal.head(conversation)
     if upto is not None and upto < head.head:
-        waiting = [each for each in waiting if each.seq <= upto]
+        waiting = [recorded for recorded in waiting if recorded.seq <= upto]
         waiting += _taken_after(journal, conversation, upto, head.head)
         head = msgspec.structs.replace(head, head=upto)
     end = head.head if before is None else min(before[0], head.head)
@@ -153,7 +144,7 @@ def fold_page(
 
 
 class _Reader:
-    """The events that say something about the rows between `first` and `end`, and the inputs that wait."""
+    """Reads the events about the rows between `first` and `end`, and the waiting inputs."""
 
     def __init__(
         self,
@@ -172,16 +163,15 @@ class _Reader:
         self._between: dict[int, Recorded] = {}
 
     def read_from(self, first: int) -> None:
-        """Read the events above those that are read."""
+        """Read the events from `first` to the events already read."""
         first = min(first, self.first)
-        self._between.update(
-            (each.seq, each) for each in self._events(first - 1, self.first - 1)
-        )
+        for recorded in self._events(first - 1, self.first - 1):
+            self._between[recorded.seq] = recorded
         self.first = first
 
     def fold(self) -> Transcript:
-        """Fold them, and what stands elsewhere."""
-        found = {each.seq: each for each in self._waiting} | self._between
+        """Fold the events of the range, and the events about the same rows above and below."""
+        found = {recorded.seq: recorded for recorded in self._waiting} | self._between
         self._add_above(found)
         shown = Transcript()
         _apply(shown, found)
@@ -190,53 +180,58 @@ class _Reader:
         return shown
 
     def top(self) -> int:
-        """Where to begin if no message stands above `first`: at the clear that took them away, or at the first event."""
+        """Return the start of the range if no message above `first` stands: the clear of these messages, or seq 1."""
         if self.first <= _SHORT:
             return 1
         cleared = self._journal.fact(self._conversation, self._head.context_from - 1)
-        if (
-            cleared is not None
-            and cleared.kind == ConversationCleared.kind
-            and cleared.seq < self.first
-        ):
+        is_clear = cleared is not None and cleared.kind == ConversationCleared.kind
+        if cleared is not None and is_clear and cleared.seq < self.first:
             return cleared.seq
-        edits = self._journal.row_changes(self._conversation, upto=self._head.head)
-        restored = {
-            each.event.of
-            for each in edits
-            if isinstance(each.event, ConversationRestored)
+        changes = self._journal.row_changes(self._conversation, upto=self._head.head)
+        standing = Standing()
+        for change in changes:
+            standing.apply(change.seq, change.event)
+        clears = {
+            change.seq
+            for change in changes
+            if change.kind == ConversationCleared.kind and change.seq < self.first
         }
-        clears = [
-            each.seq for each in edits if isinstance(each.event, ConversationCleared)
-        ]
-        return max(
-            (seq for seq in clears if seq < self.first and seq not in restored),
-            default=1,
-        )
+        return max(clears - standing.restored, default=1)
 
     # -- above ---------------------------------------------------------------------------------------------------
 
     def _add_above(self, found: dict[int, Recorded]) -> None:
-        """The inputs that are taken here, the runs that began above, and the edits that an edit here builds on."""
+        """Add the inputs taken in the range, the runs started above, and the edits before the edits of the range."""
         runs: dict[str, None] = {}
-        for each in list(found.values()):
-            self._add_facts(found, _inputs_of(each))
-            runs.update(dict.fromkeys(_runs_of(each)))
-        started = {each.run for each in found.values() if each.kind == RunStarted.kind}
+        started: set[str | None] = set()
+        for recorded in list(found.values()):
+            self._add_facts(found, _inputs_of(recorded))
+            runs.update(dict.fromkeys(_runs_of(recorded)))
+        for recorded in found.values():
+            if recorded.kind == RunStarted.kind:
+                started.add(recorded.run)
         for run in runs:
             if run not in started:
                 self._add_run(found, run)
         oldest = min(found, default=self.first)
-        if oldest < self.first and any(
-            each.kind in _EDITS for each in self._between.values()
-        ):
-            above = self._journal.row_changes(
-                self._conversation, after=oldest, upto=self.first - 1
-            )
-            found.update((each.seq, each) for each in above if each.kind in _EDITS)
+        edited = any(recorded.kind in EDITS for recorded in self._between.values())
+        if edited:
+            self._add_changes(found, oldest, EDITS)
+
+    def _add_changes(
+        self, found: dict[int, Recorded], after: int, kinds: frozenset[str]
+    ) -> None:
+        """Add the events of some kinds between a seq and the range."""
+        if after >= self.first:
+            return
+        upto = self.first - 1
+        changes = self._journal.row_changes(self._conversation, after=after, upto=upto)
+        for change in changes:
+            if change.kind in kinds:
+                found[change.seq] = change
 
     def _add_run(self, found: dict[int, Recorded], run: str) -> None:
-        """A run that began above, those that it went on with, and what of it is moved to its end."""
+        """Add the start of a run above, the runs resumed by this run, and the events shown at the end of the run."""
         chain: list[str] = []
         name: str | None = run
         first = self.first
@@ -253,29 +248,24 @@ class _Reader:
             self._add_facts(found, [first])
             event = found[first].event if first in found else None
             name = event.resumes if isinstance(event, RunStarted) else None
-        if first < self.first:
-            above = self._journal.row_changes(
-                self._conversation, after=first, upto=self.first - 1
-            )
-            found.update((each.seq, each) for each in above if each.kind in _MOVED)
+        self._add_changes(found, first, _MOVED)
 
     # -- below ---------------------------------------------------------------------------------------------------
 
     def _apply_below(self, shown: Transcript) -> None:
-        """What came later and changes rows of this page."""
-        end, ends = (
-            self._end,
-            [each for each in self._between.values() if each.kind == RunFinished.kind],
-        )
-        while end < self._head.head and not shown.settled:
+        """Apply the later events about the rows of this page."""
+        head = self._head.head
+        end = self._end
+        ends = _ends_of_runs(self._between.values())
+        while end < head and not shown.settled:
             chunk = self._journal.read(
-                self._conversation, after=end, upto=self._head.head, limit=_CHUNK
+                self._conversation, after=end, upto=head, limit=_CHUNK
             )
             if not chunk:
                 break
-            for each in chunk:
-                shown.apply(each)
-            ends += [each for each in chunk if each.kind == RunFinished.kind]
+            for recorded in chunk:
+                shown.apply(recorded)
+            ends += _ends_of_runs(chunk)
             end = chunk[-1].seq
         below: dict[int, Recorded] = {}
         self._add_ends(below, shown, ends, end)
@@ -283,45 +273,44 @@ class _Reader:
         ends += below.values()
         if self._may_change(shown, ends):
             changes = self._journal.row_changes(
-                self._conversation, after=end, upto=self._head.head
+                self._conversation, after=end, upto=head
             )
-            below.update((each.seq, each) for each in changes)
-        _apply(shown, {seq: each for seq, each in below.items() if seq > end})
+            below.update((change.seq, change) for change in changes)
+        _apply(shown, {seq: recorded for seq, recorded in below.items() if seq > end})
 
     def _may_change(self, shown: Transcript, ends: list[Recorded]) -> bool:
-        """Whether an event far below can say something about these rows. The journal's index tells what is not so."""
-        return (
-            self._head.epoch > self._end
-            or any(row.kind in _CHANGED_LATER for row in shown.rows)
-            or any(
-                isinstance(each.event, RunFinished)
-                and each.event.outcome != "completed"
-                for each in ends
-            )
-            or self._journal.has_late_output(
-                self._conversation,
-                self.first,
-                max([self._end, *(each.seq for each in ends)]),
-            )
-        )
+        """Return whether an event far below may change these rows. The index of the journal rules most pages out."""
+        if self._head.epoch > self._end:
+            return True
+        if any(row.kind in _CHANGED_LATER for row in shown.rows):
+            return True
+        last = self._end
+        for recorded in ends:
+            last = max(last, recorded.seq)
+            event = recorded.event
+            if isinstance(event, RunFinished) and event.outcome != "completed":
+                return True
+        return self._journal.has_late_output(self._conversation, self.first, last)
 
     def _add_takers(self, below: dict[int, Recorded]) -> None:
-        """What took an input whose text is erased: it does not say itself whether it waited."""
+        """Add the events taking an erased input. An erased input does not tell whether the input waited."""
+        between = self._between.values()
         erased = {
-            each.seq
-            for each in self._between.values()
-            if each.kind == MessageUser.kind and each.erased
+            recorded.seq
+            for recorded in between
+            if recorded.kind == MessageUser.kind and recorded.erased
         }
-        for each in self._between.values() if erased else ():
-            erased.difference_update(_inputs_of(each))
         if not erased:
             return
-        for each in self._events(self._end, self._head.head):
-            if erased.intersection(_inputs_of(each)):
-                below[each.seq] = each
-                erased.difference_update(_inputs_of(each))
+        for recorded in between:
+            erased.difference_update(_inputs_of(recorded))
+        for recorded in self._events(self._end, self._head.head):
             if not erased:
                 return
+            taken = erased.intersection(_inputs_of(recorded))
+            if taken:
+                below[recorded.seq] = recorded
+                erased -= taken
 
     def _add_ends(
         self,
@@ -330,57 +319,60 @@ class _Reader:
         ends: list[Recorded],
         known: int,
     ) -> None:
-        """The end of the run that is open here, and the runs that went on with one that was interrupted, and its calls."""
-        ends, calls = list(ends), dict[str | None, set[str]]()
+        """Add the end of the open run, the runs resuming an interrupted run, and the outcome of the calls left open."""
+        ends = list(ends)
+        calls: dict[str | None, set[str]] = {}
         if shown.run is not None:
             ends += self._end_of(shown.run)
-            below.update((each.seq, each) for each in ends if each.run == shown.run)
+            for end in ends:
+                if end.run == shown.run:
+                    below[end.seq] = end
         while ends:
             end = ends.pop()
-            if (
-                not isinstance(end.event, RunFinished)
-                or end.event.outcome != "interrupted"
-            ):
+            resuming = self._resuming(end)
+            if resuming is None:
                 continue
-            following = self._journal.next_run(self._conversation, after=end.seq)
-            event = following.event if following is not None else None
-            if (
-                following is not None
-                and isinstance(event, RunStarted)
-                and event.resumes == end.run
-            ):
-                found = self._end_of(following.run or "")
-                below.update((each.seq, each) for each in (following, *found))
-                ends += found
-                left = calls.get(end.run, set()) | shown.left_open(end.run or "")
-                after, upto = (
-                    max(known, following.seq),
-                    found[0].seq if found else self._head.head,
-                )
-                calls[following.run] = self._add_calls(below, left, after, upto)
+            found = self._end_of(resuming.run or "")
+            for recorded in (resuming, *found):
+                below[recorded.seq] = recorded
+            ends += found
+            left_open = calls.get(end.run, set()) | shown.left_open(end.run or "")
+            after = max(known, resuming.seq)
+            upto = found[0].seq if found else self._head.head
+            calls[resuming.run] = self._add_calls(below, left_open, after, upto)
+
+    def _resuming(self, end: Recorded) -> Recorded | None:
+        """Return the start of the run resuming an interrupted run, or None."""
+        if not isinstance(end.event, RunFinished) or end.event.outcome != "interrupted":
+            return None
+        following = self._journal.next_run(self._conversation, after=end.seq)
+        event = following.event if following is not None else None
+        if isinstance(event, RunStarted) and event.resumes == end.run:
+            return following
+        return None
 
     def _add_calls(
         self, below: dict[int, Recorded], calls: set[str], after: int, upto: int
     ) -> set[str]:
-        """What became of these calls in the run that went on with them. It makes them first."""
+        """Add the events about these calls in the resuming run, and return the calls without a result."""
         while calls and after < upto:
             chunk = self._journal.read(
                 self._conversation, after=after, upto=upto, limit=_CHUNK
             )
-            for each in chunk:
-                event = each.event
-                if (
-                    isinstance(event, _OF_CALLS)
-                    and (name := f"{event.message}:{event.call}") in calls
-                ):
-                    below[each.seq] = each
+            for recorded in chunk:
+                event = recorded.event
+                if not isinstance(event, _OF_CALLS):
+                    continue
+                name = call_id(event.message, event.call)
+                if name in calls:
+                    below[recorded.seq] = recorded
                     if isinstance(event, ToolFinished):
                         calls.discard(name)
             after = chunk[-1].seq if chunk else upto
         return calls
 
     def _end_of(self, run: str) -> list[Recorded]:
-        """The end of a run, if it has one."""
+        """Return the end of a run in a list, or an empty list."""
         state = self._journal.run(self._conversation, run)
         if state is None or state.finished is None:
             return []
@@ -397,28 +389,22 @@ class _Reader:
                     found[seq] = fact
 
     def _events(self, after: int, upto: int) -> Iterator[Recorded]:
-        return _events(self._journal, self._conversation, after, upto)
-
-
-def _events(
-    journal: Journal, conversation: str, after: int, upto: int
-) -> Iterator[Recorded]:
-    while after < upto:
-        page = journal.read(conversation, after=after, upto=upto, limit=_READ_MAX)
-        yield from page
-        if len(page) < _READ_MAX:
-            return
-        after = page[-1].seq
+        return events_after(self._journal, self._conversation, after, upto)
 
 
 def _taken_after(
     journal: Journal, conversation: str, seq: int, upto: int
 ) -> Iterator[Recorded]:
-    """The inputs from before a seq that were taken after it."""
-    for each in _events(journal, conversation, seq, upto):
-        for taken in _inputs_of(each):
-            if taken <= seq and (fact := journal.fact(conversation, taken)) is not None:
+    """Yield the inputs stored up to a seq and taken after this seq."""
+    for recorded in events_after(journal, conversation, seq, upto):
+        for taken in _inputs_of(recorded):
+            fact = journal.fact(conversation, taken) if taken <= seq else None
+            if fact is not None:
                 yield fact
+
+
+def _ends_of_runs(events: Iterable[Recorded]) -> list[Recorded]:
+    return [recorded for recorded in events if recorded.kind == RunFinished.kind]
 
 
 def _apply(shown: Transcript, found: dict[int, Recorded]) -> None:
@@ -427,13 +413,13 @@ def _apply(shown: Transcript, found: dict[int, Recorded]) -> None:
 
 
 def _runs_of(recorded: Recorded) -> list[str]:
-    """The runs that an event speaks of."""
+    """Return the run of an event, and the run resumed by the event."""
     event = recorded.event if recorded.kind == RunStarted.kind else None
     resumes = event.resumes if isinstance(event, RunStarted) else None
     return [run for run in (recorded.run, resumes) if run]
 
 
 def _inputs_of(recorded: Recorded) -> list[int]:
-    """The inputs that an event takes."""
+    """Return the inputs taken by an event."""
     event = recorded.event if recorded.kind in _TAKERS else None
     return event.inputs if isinstance(event, RunStarted | ModelRequested) else []

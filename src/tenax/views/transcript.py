@@ -1,10 +1,10 @@
-"""What a person sees: rows, in the order in which they are read, and what each event changes of them.
+"""The transcript: the rows for a person, in reading order, and the changes of the rows by each event.
 
-A row is a message, an answer (also while it streams), a tool's card, a marker of a run that did not end well, a notice or
-a summary. Its `id` never changes; `key` says where it stands. An input that waits stands at the end, and then where a run
-took it. What a run wrote late stands above the marker of that run, whatever was written below meanwhile.
+A row is a message, an answer (also during streaming), a tool call, a marker of a run with a bad end, a notice, a summary,
+a memory or a list of changed files. The `id` of a row never changes; the `key` is the position of the row. A waiting
+input is at the end, and moves to the run taking the input. Late output of a run is above the marker of this run.
 
-`apply` gives the changes: a page that keeps `rows[id] = row` and sorts by key shows the same as one that folds anew.
+`apply` returns changes. A page with `rows[id] = row`, sorted by key, shows the same rows as a new fold.
 """
 
 from __future__ import annotations
@@ -14,19 +14,30 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tenax import events
+from tenax.journal.standing import Standing
 from tenax.parts import Reasoning, ToolCall, ToolResult, text_of
 from tenax.views import steps_of
 
 if TYPE_CHECKING:
     from tenax.journal.base import Recorded
 
-__all__ = ["WAITING", "Change", "Drop", "Grow", "Key", "Put", "Row", "Transcript"]
+__all__ = [
+    "WAITING",
+    "Change",
+    "Drop",
+    "Grow",
+    "Key",
+    "Put",
+    "Row",
+    "Transcript",
+    "call_id",
+]
 
 Key = tuple[int, int, int]
 WAITING = 1 << 62
-"""Stands in place of a seq in the key of an input that waits: it has no place yet, and is shown after everything."""
+"""Replaces the seq in the key of a waiting input, so that waiting inputs follow all other rows."""
 _LONG_SECONDS = 90.0
-"""Our own waits are shorter: a longer one is the provider's wish."""
+"""Tenax never chooses a longer pause. The provider asked for a longer pause."""
 _UNDER_WAY = frozenset({"waiting", "asks", "approved", "running"})
 _OPEN = frozenset({"waiting", "asks", "approved", "running", "streaming", "retrying"})
 _ROLES = {
@@ -37,11 +48,17 @@ _ROLES = {
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing in the transcript.
+    """A row of the transcript.
 
-    `state`, by kind: user: "", queued, steering; assistant: "", streaming, cut, full (it may be no longer), earlier;
-    tool: waiting, asks, approved, running, its outcome, or skipped (its run ended before it was made); marker: stopped, failed, pending, recovered, neutral,
-    resumed; notice: retrying or ""; memory: "" or undone; files: open (the turn goes on), "" or undone.
+    The values of `state` by kind:
+
+    - user: "", queued, steering
+    - assistant: "", streaming, cut, full (the answer reached the length limit), earlier
+    - tool: waiting, asks, approved, running, the outcome, or skipped (the run ended before the call started)
+    - marker: stopped, failed, pending, recovered, neutral, resumed
+    - notice: retrying or ""
+    - memory: "" or undone
+    - files: open (the turn continues), "" or undone
     """
 
     id: str
@@ -69,30 +86,30 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     late: bool = False
     erased: bool = False
     parts: tuple[Any, ...] = ()
-    """What is not words: pictures and files."""
+    """Images and files."""
     model: str = ""
-    """Who answered."""
+    """The model of an answer."""
     action: str = ""
-    """What was done with a fact: added, replaced or removed."""
+    """The change of a memory: added, replaced or removed."""
     by: str = ""
     fact: str = ""
     version: int = 0
     of: str = ""
-    """The turn that changed files, as putting back takes it."""
+    """The id of the turn with changed files, as putting back expects the id."""
     child: str = ""
-    """The conversation in which a call goes on, or went on."""
+    """The conversation of a delegated call."""
     child_asks: bool = False
-    """A person is asked something there."""
+    """Whether the conversation of the call waits for a person."""
 
 
 class Put(msgspec.Struct, frozen=True, tag="put"):
-    """A row is new, or another than it was."""
+    """Add or replace a row."""
 
     row: Row
 
 
 class Grow(msgspec.Struct, frozen=True, tag="grow"):
-    """A row's text goes on, from character `offset`."""
+    """Append text to a row, from character `offset` on."""
 
     id: str
     offset: int
@@ -100,7 +117,7 @@ class Grow(msgspec.Struct, frozen=True, tag="grow"):
 
 
 class Drop(msgspec.Struct, frozen=True, tag="drop"):
-    """A row is gone."""
+    """Remove a row."""
 
     id: str
 
@@ -109,79 +126,102 @@ Change = Put | Grow | Drop
 
 
 class Transcript:
-    """The fold. It may start anywhere: what belongs to rows before its first event is passed over."""
+    """The transcript, folded event by event.
+
+    The fold may start at any event, and ignores changes of earlier rows.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
+        """All rows by id, including rows removed by an edit."""
+        self._standing = Standing()
         self._run: str | None = None
         self._started: set[str] = set()
         self._asked = 0
-        """The request that has no answer yet."""
+        """The seq of the request without an answer, or 0."""
         self._requests: dict[int, tuple[str | None, str]] = {}
         """The run and the model of each request."""
         self._finished: dict[str, int] = {}
         self._resumes: dict[str, str] = {}
         self._undoes: dict[str, str] = {}
-        """What was put back, by the name of what did it."""
-        self._runs_rows: dict[str, list[str]] = {}
+        """The reverted turn of each turn with reverted files."""
+        self._runs_rows: dict[str, dict[str, None]] = {}
+        """The ids of the rows of each run, in order."""
         self._seqs: dict[str, int] = {}
+        """The source event of each row."""
         self._adds: dict[int, str] = {}
-        """Events that gave their text to a row of another: its name."""
+        """The row of each event with text in the row of another event."""
         self._answered_for: set[str] = set()
-        """Runs that another went on with, and answered."""
+        """Interrupted runs with an answer by a resuming run."""
         self._left_open: dict[str, str] = {}
-        """Calls that were open when their run ended, and their states then: another run may go on with them."""
-        self._killed: dict[int, dict[str, Row]] = {}
+        """The state of each call left open by the end of a run. A resuming run may continue the calls."""
         self._changes: list[Change] = []
 
     @property
     def rows(self) -> list[Row]:
-        """All rows, in order."""
-        return sorted(self._rows.values(), key=lambda row: row.key)
+        """The standing rows, in order."""
+        rows = [row for name, row in self._rows.items() if self._stands(name)]
+        return sorted(rows, key=lambda row: row.key)
 
     @property
     def run(self) -> str | None:
-        """The run that is open."""
+        """The open run."""
         return self._run
 
     @property
     def settled(self) -> bool:
-        """Whether no later event of the open run changes a row that it has now, or a call that it goes on with."""
+        """Whether no later event of the open run can change a present row of the run or of the resumed runs."""
         if self._run is None:
             return True
-        rows = [self._rows.get(name) for name in self._runs_rows.get(self._run, ())]
-        rows += self._calls_of(self._run)
-        return not (self._asked or any(row.state in _OPEN for row in rows if row))
+        rows = [*self._rows_of(self._run), *self._calls_of(self._run)]
+        return not (self._asked or any(row.state in _OPEN for row in rows))
 
     def left_open(self, run: str) -> set[str]:
-        """The calls that a run which goes on with this one makes."""
+        """Return the calls of a run left open for a resuming run."""
         return {row.id for row in self._calls_of(run) if row.id in self._left_open}
 
     def knows_run(self, run: str) -> bool:
-        """Whether the start of a run was folded."""
+        """Return whether the fold contains the start of a run."""
         return run in self._started
 
     def apply(self, recorded: Recorded) -> list[Change]:
-        """Take one event in, and say what changes."""
+        """Fold an event and return the changes of the rows."""
         self._changes = []
         event = recorded.event
         if isinstance(event, events.Unknown):
-            if recorded.erased and (role := _ROLES.get(recorded.kind)):
-                self._put(recorded, str(recorded.seq), kind=role, erased=True)
+            role = _ROLES.get(recorded.kind)
+            if recorded.erased and role is not None:
+                self._put_row(recorded, kind=role, erased=True)
             return self._changes
         step = _STEPS.get(recorded.kind)
         if step is not None:
             step(self, recorded, event)
         return self._changes
 
-    # -- changing rows ---------------------------------------------------------------------------------------
+    # -- finding and changing rows ---------------------------------------------------------------------------
 
-    def _put(self, recorded: Recorded, name: str, /, **fields: Any) -> None:  # noqa: ANN401  (fields of a row)
+    def _stands(self, name: str) -> bool:
+        """Return whether no edit removed a row."""
+        return self._standing.stands(self._seqs[name])
+
+    def _row(self, name: str) -> Row | None:
+        """Return a standing row, or None."""
+        row = self._rows.get(name)
+        return row if row is not None and self._stands(name) else None
+
+    def _rows_of(self, run: str | None) -> list[Row]:
+        """Return the standing rows of a run."""
+        rows = [self._row(name) for name in self._runs_rows.get(run or "", ())]
+        return [row for row in rows if row is not None]
+
+    def _put_row(self, recorded: Recorded, name: str = "", /, **fields: Any) -> None:  # noqa: ANN401  (fields of a row)
+        """Add or replace a row. By default the row has the seq of the event as its id and as its position."""
+        name = name or str(recorded.seq)
         fields.setdefault("key", (recorded.seq, 0, 0))
         row = Row(name, at=recorded.at, **fields)
         self._seqs[name] = recorded.seq
         if row.run is not None:
-            self._runs_rows.setdefault(row.run, []).append(name)
+            self._runs_rows.setdefault(row.run, {})[name] = None
         self._set(row)
 
     def _set(self, row: Row) -> None:
@@ -189,54 +229,74 @@ class Transcript:
         self._changes.append(Put(row))
 
     def _alter(self, name: str, /, **fields: Any) -> None:  # noqa: ANN401  (fields of a row)
-        row = self._rows.get(name)
+        row = self._row(name)
         if row is not None:
             self._set(msgspec.structs.replace(row, **fields))
 
     def _drop(self, name: str) -> None:
-        if self._rows.pop(name, None) is not None:
+        if self._row(name) is not None:
+            del self._rows[name]
             self._changes.append(Drop(name))
 
     # -- messages --------------------------------------------------------------------------------------------
 
     def _message_user(self, recorded: Recorded, event: events.MessageUser) -> None:
-        seq = recorded.seq
-        state = ("steering" if event.how == "steer" else "queued") if event.ask else ""
-        key = (WAITING, 0, seq) if event.ask else (seq, 0, 0)
-        self._put(recorded, str(seq), kind="user", key=key, text=text_of(event.parts), state=state,
-                  author=event.author or ("system" if event.system else ""), parts=_others(event.parts))  # fmt: skip
+        key, state = (recorded.seq, 0, 0), ""
+        if event.ask:
+            key = (WAITING, 0, recorded.seq)
+            state = "steering" if event.how == "steer" else "queued"
+        author = event.author or ("system" if event.system else "")
+        self._put_row(
+            recorded,
+            kind="user",
+            key=key,
+            text=text_of(event.parts),
+            state=state,
+            author=author,
+            parts=_attachments(event.parts),
+        )
 
     def _message_system(self, recorded: Recorded, event: events.MessageSystem) -> None:
-        self._put(recorded, str(recorded.seq), kind="system", text=text_of(event.parts))
+        self._put_row(recorded, kind="system", text=text_of(event.parts))
 
     def _message_tool(self, recorded: Recorded, event: events.MessageTool) -> None:
         names = [part.name for part in event.parts if isinstance(part, ToolResult)]
-        self._put(recorded, str(recorded.seq), kind="tool", text=text_of(event.parts), state="done",
-                  name=names[0] if names else "")  # fmt: skip
+        name = names[0] if names else ""
+        text = text_of(event.parts)
+        self._put_row(recorded, kind="tool", text=text, state="done", name=name)
 
-    def _take(self, place: int, inputs: list[int]) -> None:
-        for n, seq in enumerate(inputs):
-            self._alter(str(seq), key=(place, -1, n), state="")
+    def _take_inputs(self, taker: int, seqs: list[int]) -> None:
+        """Move inputs to the run or the request at seq `taker`."""
+        for n, seq in enumerate(seqs):
+            self._alter(str(seq), key=(taker, -1, n), state="")
 
     def _model_requested(
         self, recorded: Recorded, event: events.ModelRequested
     ) -> None:
         self._requests[recorded.seq] = (recorded.run, event.model)
         self._asked = recorded.seq
-        self._take(recorded.seq, event.inputs)
-        for name in self._runs_rows.get(recorded.run or "", ()):
-            row = self._rows.get(name)
-            if row is not None and row.state == "retrying":
-                self._drop(name)
+        self._take_inputs(recorded.seq, event.inputs)
+        for row in self._rows_of(recorded.run):
+            if row.state == "retrying":
+                self._drop(row.id)
 
     def _reply_delta(self, recorded: Recorded, event: events.ReplyDelta) -> None:
         name = str(event.request)
-        row = self._rows.get(name)
-        run, model = self._requests.get(event.request, (None, ""))
-        if row is None:
-            if event.offset == 0:
-                self._put(recorded, name, kind="assistant", key=(event.request, 0, 0), text=event.text,
-                          state="streaming", run=run, model=model)  # fmt: skip
+        row = self._row(name)
+        if row is None and event.offset == 0:
+            run, model = self._requests.get(event.request, (None, ""))
+            self._put_row(
+                recorded,
+                name,
+                kind="assistant",
+                key=(event.request, 0, 0),
+                text=event.text,
+                state="streaming",
+                run=run,
+                model=model,
+            )
+        elif row is None:
+            return
         elif row.state == "streaming" and event.offset == len(row.text):
             self._rows[name] = msgspec.structs.replace(row, text=row.text + event.text)
             self._changes.append(Grow(name, event.offset, event.text))
@@ -244,210 +304,246 @@ class Transcript:
     def _message_assistant(
         self, recorded: Recorded, event: events.MessageAssistant
     ) -> None:
-        self._answered(event.request)
-        place = event.request or recorded.seq
-        thought = "\n".join(
-            part.text for part in event.parts if isinstance(part, Reasoning)
+        self._end_request(event.request)
+        first = event.request or recorded.seq
+        state = "full" if event.finish in events.CUT_SHORT else ""
+        thoughts = [part.text for part in event.parts if isinstance(part, Reasoning)]
+        self._put_row(
+            recorded,
+            str(first),
+            kind="assistant",
+            key=(first, 0, 0),
+            text=text_of(event.parts),
+            state=state,
+            run=recorded.run,
+            thought="\n".join(thoughts),
+            parts=_attachments(event.parts),
+            model=event.model,
         )
-        self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), text=text_of(event.parts),
-                  state="full" if event.finish in events.CUT_SHORT else "", run=recorded.run, thought=thought,
-                  parts=_others(event.parts), model=event.model)  # fmt: skip
         for n, part in enumerate(event.parts):
             if isinstance(part, ToolCall):
-                self._put(recorded, f"{recorded.seq}:{part.id}", kind="tool", key=(place, 1, n), state="waiting",
-                          run=recorded.run, name=part.name, arguments=part.arguments)  # fmt: skip
+                name = call_id(recorded.seq, part.id)
+                self._put_row(
+                    recorded,
+                    name,
+                    kind="tool",
+                    key=(first, 1, n),
+                    state="waiting",
+                    run=recorded.run,
+                    name=part.name,
+                    arguments=part.arguments,
+                )
 
-    def _answered(self, request: int) -> None:
+    def _end_request(self, request: int) -> None:
         if request == self._asked:
             self._asked = 0
 
     def _message_partial(
         self, recorded: Recorded, event: events.MessagePartial
     ) -> None:
-        self._answered(event.request)
-        place = event.request or recorded.seq  # in a fork it belongs to no request
-        self._put(recorded, str(place), kind="assistant", key=(place, 0, 0), state="cut",
-                  run=recorded.run, text=text_of(event.parts),
-                  model=self._requests.get(event.request, (None, ""))[1])  # fmt: skip
+        self._end_request(event.request)
+        _, model = self._requests.get(event.request, (None, ""))
+        # In a fork, the text belongs to no request.
+        first = event.request or recorded.seq
+        self._put_row(
+            recorded,
+            str(first),
+            kind="assistant",
+            key=(first, 0, 0),
+            state="cut",
+            run=recorded.run,
+            text=text_of(event.parts),
+            model=model,
+        )
 
     def _context_summarised(
         self, recorded: Recorded, event: events.ContextSummarised
     ) -> None:
-        self._put(
-            recorded, str(recorded.seq), kind="summary", text=text_of(event.parts)
-        )
+        text = text_of(event.parts)
+        self._put_row(recorded, kind="summary", text=text)
 
     # -- tools -----------------------------------------------------------------------------------------------
 
     def _approval_asked(self, _recorded: Recorded, event: events.ApprovalAsked) -> None:
-        self._alter(
-            f"{event.message}:{event.call}", state="asks", touches=event.touches
-        )
+        name = call_id(event.message, event.call)
+        self._alter(name, state="asks", touches=event.touches)
 
     def _approval_answered(
         self, _recorded: Recorded, event: events.ApprovalAnswered
     ) -> None:
-        name = f"{event.message}:{event.call}"
-        row = self._rows.get(name)
+        name = call_id(event.message, event.call)
+        row = self._row(name)
         if row is not None and row.state == "asks":
             self._alter(name, state="denied" if event.answer == "no" else "approved")
 
     def _tool_started(self, _recorded: Recorded, event: events.ToolStarted) -> None:
-        self._alter(f"{event.message}:{event.call}", state="running")
+        self._alter(call_id(event.message, event.call), state="running")
 
     def _tool_handed(self, _recorded: Recorded, event: events.ToolHanded) -> None:
-        self._alter(
-            f"{event.message}:{event.call}",
-            child=event.conversation,
-            child_asks=event.asks,
-        )
+        name = call_id(event.message, event.call)
+        self._alter(name, child=event.conversation, child_asks=event.asks)
 
     def _tool_finished(self, recorded: Recorded, event: events.ToolFinished) -> None:
-        self._adds[recorded.seq] = f"{event.message}:{event.call}"
-        self._alter(
-            f"{event.message}:{event.call}",
-            state=event.outcome,
-            text=event.text,
-            child_asks=False,
-        )
+        name = call_id(event.message, event.call)
+        self._adds[recorded.seq] = name
+        self._alter(name, state=event.outcome, text=event.text, child_asks=False)
 
     def _tool_late(self, recorded: Recorded, event: events.ToolLate) -> None:
-        self._adds[recorded.seq] = f"{event.message}:{event.call}"
-        self._alter(
-            f"{event.message}:{event.call}",
-            state=event.outcome,
-            text=event.text,
-            late=True,
-        )
+        name = call_id(event.message, event.call)
+        self._adds[recorded.seq] = name
+        self._alter(name, state=event.outcome, text=event.text, late=True)
 
     # -- runs ------------------------------------------------------------------------------------------------
 
     def _run_started(self, recorded: Recorded, event: events.RunStarted) -> None:
         self._run = recorded.run
         self._started.add(recorded.run or "")
-        self._take(recorded.seq, event.inputs)
+        self._take_inputs(recorded.seq, event.inputs)
         if event.resumes is not None and recorded.run is not None:
             self._resumes[recorded.run] = event.resumes
             self._reopen_calls(recorded.run)
             self._alter(_marker(event.resumes), state="resumed")
 
     def _calls_of(self, run: str) -> list[Row]:
-        """Rows of the calls that this run could make: its own, and those of the runs that it went on with."""
-        names: list[str] = []
+        """Return the rows of the tool calls of a run and of the runs resumed by this run."""
+        rows: list[Row] = []
         for _ in range(len(self._resumes) + 1):
-            names += self._runs_rows.get(run, ())
+            rows += self._rows_of(run)
             run = self._resumes.get(run, "")
-        rows = [self._rows[name] for name in names if name in self._rows]
         return [row for row in rows if row.kind == "tool"]
 
     def _close_calls(self, run: str) -> None:
-        """Nobody makes these calls any more. Whether one that was begun was done, nobody knows."""
+        """Mark the open calls at the end of a run. The outcome of a started call is unknown."""
         for row in self._calls_of(run):
             if row.state in _UNDER_WAY:
                 self._left_open[row.id] = row.state
-                self._alter(
-                    row.id, state="unknown" if row.state == "running" else "skipped"
-                )
+                state = "unknown" if row.state == "running" else "skipped"
+                self._alter(row.id, state=state)
 
     def _reopen_calls(self, run: str) -> None:
+        """Give the calls left open by the resumed run their states back."""
         for row in self._calls_of(run):
             before = self._left_open.pop(row.id, "")
             if before and row.state in {"skipped", "unknown"}:
                 self._alter(row.id, state=before)
 
     def _model_failed(self, recorded: Recorded, event: events.ModelFailed) -> None:
-        self._answered(event.request)
-        if event.wait is not None:
-            long = (
-                f" It asks to wait for {event.wait / 60:.0f} minutes."
-                if event.wait > _LONG_SECONDS
-                else ""
-            )
-            self._put(recorded, str(recorded.seq), kind="notice", text=event.message + long, state="retrying",
-                      run=recorded.run)  # fmt: skip
+        self._end_request(event.request)
+        if event.wait is None:
+            return
+        text = event.message
+        if event.wait > _LONG_SECONDS:
+            text += f" It asks to wait for {event.wait / 60:.0f} minutes."
+        self._put_row(
+            recorded,
+            kind="notice",
+            text=text,
+            state="retrying",
+            run=recorded.run,
+        )
 
     def _run_finished(self, recorded: Recorded, event: events.RunFinished) -> None:
         run = recorded.run or ""
         self._finished[run] = recorded.seq
-        # What came late and before this stands above the marker too.
-        for name in self._runs_rows.get(run, ()):
-            if (
-                (row := self._rows.get(name)) is not None
-                and row.late
-                and row.key[1] < 0
-            ):
-                self._alter(name, key=(recorded.seq, -1, row.key[2]))
+        # Late output stored before the end of the run is above the marker, too.
+        for row in self._rows_of(run):
+            if row.late and row.key[1] < 0:
+                self._alter(row.id, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
-            self._run, self._asked = None, 0
+            self._run = None
+            self._asked = 0
         self._close_calls(run)
-        self._alter(_files(self._first(run)), key=(recorded.seq, 2, 0), state="")
-        states = {"failed": "failed", "cancelled": "stopped", "interrupted": "pending"}
-        if event.outcome in states:
-            self._put(
+        self._alter(_files(self._turn_of(run)), key=(recorded.seq, 2, 0), state="")
+        state = _MARKERS.get(event.outcome)
+        if state is None:
+            self._fold_attempts(run)
+        else:
+            self._put_row(
                 recorded,
                 _marker(run),
                 kind="marker",
-                state=states[event.outcome],
+                state=state,
                 text=event.why,
                 run=run,
             )
-            return
-        # It answered: what the earlier attempts wrote is folded away.
-        while run := self._resumes.get(run, ""):
+
+    def _fold_attempts(self, run: str) -> None:
+        """Mark the interrupted answers of the earlier attempts after a run has answered."""
+        run = self._resumes.get(run, "")
+        while run:
             self._answered_for.add(run)
-            for name in self._runs_rows.get(run, ()):
-                row = self._rows.get(name)
-                if row is not None and row.kind == "assistant" and row.state == "cut":
-                    self._alter(name, state="earlier")
+            for row in self._rows_of(run):
+                if row.kind == "assistant" and row.state == "cut":
+                    self._alter(row.id, state="earlier")
+            run = self._resumes.get(run, "")
 
     def _run_late(self, recorded: Recorded, event: events.RunLate) -> None:
         run = recorded.run or ""
         key = (self._finished.get(run, recorded.seq), -1, event.index)
-        text, name = str(event.payload.get("text", "")), f"{run}:{event.index}"
-        mine = [
-            row
-            for each in self._runs_rows.get(run, ())
-            if (row := self._rows.get(each)) and row.late
-        ]
+        name = f"{run}:{event.index}"
+        tool = str(event.payload.get("name", ""))
         match event.what:
             case "token":
-                if mine and mine[-1].kind == "assistant":
-                    self._adds[recorded.seq] = mine[-1].id
-                    self._alter(mine[-1].id, text=mine[-1].text + text)
-                    return
-                state = "earlier" if run in self._answered_for else "cut"
-                self._put(
-                    recorded,
-                    name,
-                    kind="assistant",
-                    key=key,
-                    text=text,
-                    state=state,
-                    run=run,
-                    late=True,
-                )
+                self._add_late_text(recorded, name, key, event)
             case "tool":
                 arguments = msgspec.json.encode(event.payload.get("args", {})).decode()
-                self._put(recorded, name, kind="tool", key=key, state="running", run=run, late=True,
-                          name=str(event.payload.get("name", "")), arguments=arguments,
-                          touches=str(event.payload.get("preview", "")))  # fmt: skip
+                touches = str(event.payload.get("preview", ""))
+                self._put_row(
+                    recorded,
+                    name,
+                    kind="tool",
+                    key=key,
+                    state="running",
+                    run=run,
+                    late=True,
+                    name=tool,
+                    arguments=arguments,
+                    touches=touches,
+                )
             case "tool_complete":
-                tool = str(event.payload.get("name", ""))
-                for row in reversed(mine):
-                    if (
-                        row.kind == "tool"
-                        and row.state in {"running", "unknown"}
-                        and tool in {row.name, ""}
-                    ):
-                        self._adds[recorded.seq] = row.id
-                        failed = bool(event.payload.get("is_error"))
-                        self._alter(
-                            row.id, state="failed" if failed else "done", text=text
-                        )
-                        return
+                self._finish_late_call(recorded, tool, event)
+
+    def _late_rows(self, recorded: Recorded) -> list[Row]:
+        return [row for row in self._rows_of(recorded.run) if row.late]
+
+    def _add_late_text(
+        self, recorded: Recorded, name: str, key: Key, event: events.RunLate
+    ) -> None:
+        """Append late text to the last late row of the run, or start a new row."""
+        text = str(event.payload.get("text", ""))
+        rows = self._late_rows(recorded)
+        if rows and rows[-1].kind == "assistant":
+            self._adds[recorded.seq] = rows[-1].id
+            self._alter(rows[-1].id, text=rows[-1].text + text)
+            return
+        run = recorded.run or ""
+        state = "earlier" if run in self._answered_for else "cut"
+        self._put_row(
+            recorded,
+            name,
+            kind="assistant",
+            key=key,
+            text=text,
+            state=state,
+            run=run,
+            late=True,
+        )
+
+    def _finish_late_call(
+        self, recorded: Recorded, tool: str, event: events.RunLate
+    ) -> None:
+        """Store the result of the last late call without a result."""
+        text = str(event.payload.get("text", ""))
+        state = "failed" if event.payload.get("is_error") else "done"
+        for row in reversed(self._late_rows(recorded)):
+            is_open = row.kind == "tool" and row.state in {"running", "unknown"}
+            if is_open and tool in {row.name, ""}:
+                self._adds[recorded.seq] = row.id
+                self._alter(row.id, state=state, text=text)
+                return
 
     def _run_sealed(self, recorded: Recorded, _event: events.RunSealed) -> None:
-        """No more output of this run comes."""
+        """Give up the late calls of a run: no more output follows."""
         for row in self._calls_of(recorded.run or ""):
             if row.late and row.state == "running":
                 self._alter(row.id, state="unknown")
@@ -456,84 +552,85 @@ class Transcript:
         self._alter(_marker(recorded.run or ""), state=event.state)
 
     def _context_kept(self, recorded: Recorded, event: events.ContextKept) -> None:
-        self._put(recorded, str(recorded.seq), kind="notice", text=event.why)
+        self._put_row(recorded, kind="notice", text=event.why)
 
     def _memory_noted(self, recorded: Recorded, event: events.MemoryNoted) -> None:
         if event.action == "undone":
             self._alter(str(event.of), state="undone")
             return
-        self._put(recorded, str(recorded.seq), kind="memory", text=event.text, action=event.action, by=event.by,
-                  fact=event.fact, version=event.version)  # fmt: skip
+        self._put_row(
+            recorded,
+            kind="memory",
+            text=event.text,
+            action=event.action,
+            by=event.by,
+            fact=event.fact,
+            version=event.version,
+        )
 
     def _files_changed(self, recorded: Recorded, event: events.FilesChanged) -> None:
-        """One row a turn. What is put back is a row of its own, and so can be put back itself."""
+        """Show the changed files of a turn in a single row.
+
+        Reverting the changes of a turn has a row of its own, so that a person can revert the revert.
+        """
         run = recorded.run or ""
-        of = str(recorded.seq) if event.undoes else self._first(run)
-        did = f"{'Put back' if event.undoes else 'Changed'} {event.total:,} file{'s' * (event.total != 1)}."
-        text = f"{did * (event.total > 0)} {event.missed}".strip()
+        turn = str(recorded.seq) if event.undoes else self._turn_of(run)
+        text = _describe_files(event)
         if text:
             key = (self._finished.get(run, recorded.seq), 2, 0)
             state = "open" if run == self._run and run else ""
-            self._put(
+            self._put_row(
                 recorded,
-                _files(of),
+                _files(turn),
                 kind="files",
                 key=key,
                 text=text,
                 state=state,
                 run=recorded.run,
-                of=of,
+                of=turn,
             )
-        else:  # the turn took back what it had changed
-            self._drop(_files(of))
+        else:
+            # The turn itself reverted all its changes.
+            self._drop(_files(turn))
         if event.undoes:
-            self._undoes[of] = event.undoes
+            self._undoes[turn] = event.undoes
+        # The reverted turn is undone, the turn reverted by that turn is in effect again, and so on.
         state = ""
-        for _ in range(len(self._undoes)):  # and what that had undone stands again
-            of, state = self._undoes.get(of, ""), "" if state else "undone"
-            self._alter(_files(of), state=state)
+        for _ in range(len(self._undoes)):
+            turn = self._undoes.get(turn, "")
+            state = "" if state else "undone"
+            self._alter(_files(turn), state=state)
 
-    def _first(self, run: str) -> str:
-        """The run that this one went on with, as far as that is known."""
+    def _turn_of(self, run: str) -> str:
+        """Return the first run of a turn: the run at the start of the chain of resumed runs."""
         for _ in range(len(self._resumes)):
             run = self._resumes.get(run, run)
         return run
 
     # -- edits -----------------------------------------------------------------------------------------------
 
-    def _conversation_rewound(
-        self, recorded: Recorded, event: events.ConversationRewound
-    ) -> None:
-        self._kill(recorded.seq, event.to)
+    def _edit(self, recorded: Recorded, event: events.Event) -> None:
+        """Apply an undo, a clear or a restore."""
+        stood = {name for name in self._rows if self._stands(name)}
+        self._standing.apply(recorded.seq, event)
+        for name, row in self._rows.items():
+            if self._stands(name) and name not in stood:
+                self._changes.append(Put(row))
+            elif name in stood and not self._stands(name):
+                self._changes.append(Drop(name))
 
-    def _conversation_cleared(
-        self, recorded: Recorded, _event: events.ConversationCleared
-    ) -> None:
-        self._kill(recorded.seq, 0)
-
-    def _kill(self, by: int, after: int) -> None:
-        gone = {
-            name: row for name, row in self._rows.items() if self._seqs[name] > after
-        }
-        self._killed[by] = gone
-        for name in gone:
-            self._drop(name)
-
-    def _conversation_restored(
-        self, _recorded: Recorded, event: events.ConversationRestored
-    ) -> None:
-        for row in self._killed.pop(event.of, {}).values():
-            self._set(row)
+    _conversation_rewound = _conversation_cleared = _conversation_restored = _edit
 
     def _content_erased(self, _recorded: Recorded, event: events.ContentErased) -> None:
         seqs = set(event.seqs)
         names = {name for name, seq in self._seqs.items() if seq in seqs}
         names |= {name for seq, name in self._adds.items() if seq in seqs}
-        for name in sorted(names):
-            self._alter(name, **_BLANK)
-            for gone in self._killed.values():
-                if name in gone:
-                    gone[name] = msgspec.structs.replace(gone[name], **_BLANK)
+        # A removed row loses its text, too, because a restore may bring the row back.
+        for name in sorted(names & self._rows.keys()):
+            row = msgspec.structs.replace(self._rows[name], **_BLANK)
+            self._rows[name] = row
+            if self._stands(name):
+                self._changes.append(Put(row))
 
 
 _BLANK: dict[str, Any] = {
@@ -546,15 +643,37 @@ _BLANK: dict[str, Any] = {
 }
 
 
+_MARKERS = {"failed": "failed", "cancelled": "stopped", "interrupted": "pending"}
+"""The state of the marker for each bad outcome of a run."""
+
+
+def _describe_files(event: events.FilesChanged) -> str:
+    parts: list[str] = []
+    if event.total > 0:
+        verb = "Put back" if event.undoes else "Changed"
+        noun = "file" if event.total == 1 else "files"
+        parts.append(f"{verb} {event.total:,} {noun}.")
+    parts.append(event.missed)
+    return " ".join(parts).strip()
+
+
+def call_id(message: int, call: str) -> str:
+    """Return the id of the row of a tool call."""
+    return f"{message}:{call}"
+
+
 def _files(turn: str) -> str:
+    """Return the id of the row with the changed files of a turn."""
     return f"files:{turn}"
 
 
 def _marker(run: str) -> str:
+    """Return the id of the marker of a run."""
     return f"marker:{run}"
 
 
-def _others(parts: list[Any]) -> tuple[Any, ...]:
+def _attachments(parts: list[Any]) -> tuple[Any, ...]:
+    """Return the images and files among the parts of a message."""
     return tuple(part for part in parts if hasattr(part, "blob"))
 
 

@@ -1,5 +1,5 @@
-"""The page in the browser, and the HTTP API behind it.
+"""The page in the browser, and the HTTP API of the page.
 
-Faces parse, call `Runtime`, render: one file per resource, everything through `Runtime`. Whatever a request is
-acknowledged for stands in the journal before; a page may vanish at any moment, and the next one shows the same.
+One file per resource: parse the request, call `Runtime`, render the result. The journal stores everything before the
+server acknowledges a request, so a page may close at any moment and a new page shows the same state.
 """

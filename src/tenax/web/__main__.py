@@ -1,7 +1,7 @@
-"""The server process: `python -m tenax.web FD`. Its parent is `tenax serve`, which gives it the socket and starts it again.
+"""The server process: `python -m tenax.web FD`. The parent `tenax serve` passes the socket and restarts the server.
 
-It says on stdout, in one line, that it is ready or why not; after that it says nothing. It ends when it is told to
-(SIGTERM), and when its parent is gone (stdin ends): pages first, then runs, then the store.
+The server prints one line on stdout: ready, or the reason of the failed start. The server ends on SIGTERM, and when its
+parent is gone (stdin ends): first the streams of pages, then running turns, then the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tenax.web.connections import (
     Limits,
     Listener,
 )
-from tenax.web.house import House
+from tenax.web.server_state import ServerState
 
 _LOG_BYTES = 5_000_000
 
@@ -44,12 +44,12 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are ours: pages are told first."""
+        """Leave the signals to `_serve`, because `_serve` ends the streams of pages first."""
         yield
 
 
 def main(descriptor: int, profile: str | None) -> int:
-    """Serve until told otherwise."""
+    """Serve until SIGTERM, or until the parent process ends."""
     try:
         config = load(os.environ, profile=profile)
         _log_to(config)
@@ -60,11 +60,13 @@ def main(descriptor: int, profile: str | None) -> int:
 
 
 async def _serve(config: Config, descriptor: int, profile: str | None) -> int:
-    house = House(config, links_of(config), lambda: load(os.environ, profile=profile))
-    connections = Connections(Limits.of_process(), config.serve_proxies)
+    state = ServerState(
+        config, links_of(config), lambda: load(os.environ, profile=profile)
+    )
+    connections = Connections(Limits.of_process(), config.serve.proxies)
     server = _Server(
         uvicorn.Config(
-            application(house),
+            application(state),
             http=cast("Any", connections.protocol),
             backlog=ACCEPTS_AT_ONCE,
             log_config=None,
@@ -76,24 +78,26 @@ async def _serve(config: Config, descriptor: int, profile: str | None) -> int:
         )
     )
     loop, told = asyncio.get_running_loop(), asyncio.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, told.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
     loop.add_reader(sys.stdin.fileno(), _watch_parent, loop, told)
-    ending = asyncio.create_task(_end(server, house, told))
+    ending = asyncio.create_task(_end_server(server, state, told))
     listening = Listener(connections, descriptor)
     listening.setblocking(False)
     try:
-        await house.start()
+        await state.start()
         await server.serve(sockets=[listening])
     finally:
         ending.cancel()
-        await house.close()
+        await state.close()
     return 0
 
 
-async def _end(server: uvicorn.Server, house: House, told: asyncio.Event) -> None:
+async def _end_server(
+    server: uvicorn.Server, state: ServerState, told: asyncio.Event
+) -> None:
     await told.wait()
-    await house.end_streams()
+    await state.end_streams()
     server.should_exit = True
 
 
@@ -110,7 +114,7 @@ def _say(ready: Ready) -> None:
 
 
 def _log_to(config: Config) -> None:
-    """Into a file that only the person can read: nobody reads a server's stderr, and it may be a terminal."""
+    """Log into a file readable only by the person. Nobody reads a server's stderr, and stderr may be a terminal."""
     file = log_file(config)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,17 +122,19 @@ def _log_to(config: Config) -> None:
         handler: logging.Handler = RotatingFileHandler(
             file, maxBytes=_LOG_BYTES, backupCount=3, encoding="utf-8"
         )
-    except OSError:  # a full disk must not keep the page away
+    except OSError:
+        # A full disk must not prevent the start of the page.
         handler = logging.NullHandler()
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
     handler.addFilter(FewLines())
     logging.basicConfig(level=config.log.upper(), handlers=[handler])
-    # nor must it fill the terminal with what could not be logged
+    # Failed log writes must not fill the terminal with error reports.
     logging.raiseExceptions = False
-    for each in ("httpx", "httpcore"):  # they write down whole addresses
-        logging.getLogger(each).setLevel(logging.WARNING)
+    # Both libraries log whole URLs at lower levels.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Endpoints as plain functions, from whose signatures both the routes and the OpenAPI page are made.
+"""Endpoints as plain functions. Their signatures define both the routes and the OpenAPI document.
 
-`call` is the request, `runtime` that of the user who asks; a parameter named in the path is taken from there, `body` is
-the JSON body (or bytes), `key` the Idempotency-Key, and whatever else there is comes from the query. So what is
-documented is what is parsed.
+The parameter `call` is the request, `runtime` the runtime of the user, `body` the JSON body (or bytes) and `key` the
+Idempotency-Key. Parameters named in the path come from the path, every other parameter from the query.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import metadata
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, dataclass_transform, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -21,17 +20,25 @@ from starlette.routing import Route
 
 from tenax.agent.attachments import BYTES_MAX
 from tenax.errors import InvalidInput, TooLarge
-from tenax.web.house import house_of, owner_only, runtime_of
 from tenax.web.links import SIGNED_PATHS
 from tenax.web.problems import Problem, answer_to, problem
+from tenax.web.server_state import owner_only, runtime_of, state_of
 from tenax.web.signins import KEY_HEADER, not_signed_in
 
-__all__ = ["BODY_BYTES_MAX", "Endpoint", "Id", "endpoint", "openapi"]
+__all__ = [
+    "BODY_BYTES_MAX",
+    "Endpoint",
+    "Id",
+    "RequestBody",
+    "ResponseBody",
+    "endpoint",
+    "openapi",
+]
 
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 _PUBLIC_BYTES_MAX: Final = 4096
-"""Of what anybody may send: a code."""
+"""The limit of a request without sign-in. Such a request contains only a code."""
 _KEY: Final = "Idempotency-Key"
 _SIGNED: Final = "signed"
 _KEY_CHARS_MAX: Final = 200
@@ -42,19 +49,29 @@ _MEDIA: Final = {
     "/api/sign-in": "application/json",
 }
 _ERRORS: Final = {
-    "400": "It cannot be taken as it is.",
-    "401": "The cookie and the key of a device are missing or wrong: open a link made by `tenax link`.",
-    "403": "It does not come from the page, or came under another name; or a code is not good.",
-    "404": "There is no such thing of this user's.",
-    "409": "It stands against what is there, or is only for the person who runs this Tenax.",
-    "410": "It was deleted.",
-    "413": "It is too large.",
-    "503": "The store does not answer now. Nothing is lost; send it again.",
+    "400": "The request is invalid.",
+    "401": "The cookie or the key of the device is missing or wrong. Open a link from `tenax link`.",
+    "403": "The request does not come from the page, has another host name, or has an invalid code.",
+    "404": "This user has no such resource.",
+    "409": "The request conflicts with the current state, or only the owner may send it.",
+    "410": "The resource was deleted.",
+    "413": "The request is too large.",
+    "503": "The store does not respond now. Nothing is lost; send the request again.",
 }
 
 
+@dataclass_transform(frozen_default=True)
+class ResponseBody(msgspec.Struct, frozen=True):
+    """The JSON body of a response, or a part of a body."""
+
+
+@dataclass_transform(frozen_default=True)
+class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON body of a request, or a part of a body. An unknown field is an error."""
+
+
 class Endpoint:
-    """One thing that can be asked of the server."""
+    """An endpoint of the API."""
 
     def __init__(
         self,
@@ -89,9 +106,9 @@ class Endpoint:
             {*self.in_query, _SIGNED} if path in SIGNED_PATHS else set(self.in_query)
         )
         self.defaults = {
-            name: each.default
-            for name, each in inspect.signature(handler).parameters.items()
-            if each.default is not inspect.Parameter.empty
+            name: parameter.default
+            for name, parameter in inspect.signature(handler).parameters.items()
+            if parameter.default is not inspect.Parameter.empty
         }
         self._handler = handler
 
@@ -100,18 +117,18 @@ class Endpoint:
         return Route(self.path, self._serve, methods=[self.method])
 
     async def _serve(self, request: Request) -> Response:
-        # the guard has refused it before
+        # The guard already refuses such requests. This is a second check.
         if not self.public and request.state.user is None:
             return not_signed_in(request)
         try:
             arguments = await self._arguments(request)
-            # The body may take its time, and the device may have been revoked meanwhile.
+            # The body may arrive slowly, and the device may have been revoked in the meantime.
             stays = self.body is None or self.public or await _is_signed_in(request)
             found = (
                 await self._handler(**arguments) if stays else not_signed_in(request)
             )
         except ClientDisconnect:
-            return problem(400, "Gone", "The request was not sent to its end.")
+            return problem(400, "Incomplete", "The request is incomplete.")
         except Exception as error:  # noqa: BLE001  (the one place where a request's surprise ends)
             return answer_to(error)
         if isinstance(found, Response):
@@ -129,7 +146,7 @@ class Endpoint:
         }
         unknown = set(request.query_params) - self._queried
         if unknown:
-            raise InvalidInput(f"There is no parameter {min(unknown)!r} here.")
+            raise InvalidInput(f"Unknown parameter {min(unknown)!r}.")
         for name, kind in self.in_query.items():
             if name in request.query_params:
                 given[name] = _converted(name, request.query_params[name], kind)
@@ -157,7 +174,7 @@ def endpoint(
     public: bool = False,
     owner: bool = False,
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
-    """Make an endpoint of a function. `public` ones need no cookie, `owner` ones that of whose Tenax it is."""
+    """Turn a function into an endpoint. `public`: no sign-in needed. `owner`: only for the owner of Tenax."""
     return partial(Endpoint, method, path, status, public=public, owner=owner)
 
 
@@ -165,9 +182,7 @@ def _converted(name: str, value: str, kind: Any) -> Any:  # noqa: ANN401  (whate
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidInput(
-            f"The parameter {name!r} is not understood: {error}."
-        ) from error
+        raise InvalidInput(f"The parameter {name!r} is invalid: {error}.") from error
 
 
 def _idempotency_key(request: Request) -> str:
@@ -179,14 +194,14 @@ def _idempotency_key(request: Request) -> str:
         or not key.isprintable()
     ):
         raise InvalidInput(
-            f"The header {_KEY} is missing, or no plain text of at most {_KEY_CHARS_MAX} characters.",
-            hint="Make one for each message, and send the message again under the same.",
+            f"The header {_KEY} is missing, or is not ASCII text of at most {_KEY_CHARS_MAX} characters.",
+            hint="Create one key per message, and use the same key when you send the message again.",
         )
     return key
 
 
 async def _is_signed_in(request: Request) -> bool:
-    return await house_of(request).signins.device_of(request) is not None
+    return await state_of(request).signins.device_of(request) is not None
 
 
 async def _body(request: Request, kind: Any, most: int) -> Any:  # noqa: ANN401  (whatever the body is)
@@ -204,35 +219,44 @@ async def _body(request: Request, kind: Any, most: int) -> Any:  # noqa: ANN401 
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"The body is not understood: {error}.") from error
+        raise InvalidInput(f"The body is invalid: {error}.") from error
 
 
 async def _bytes(request: Request, most: int, hint: str) -> bytes:
-    """What was sent, as it came; what is too long is not read to its end."""
+    """Read the body. Raises `TooLarge` as soon as the body exceeds `most` bytes."""
     data = bytearray()
     async for piece in request.stream():
         data += piece
         if len(data) > most:
-            raise TooLarge(f"A request may have {most:,} bytes.", hint=hint)
+            raise TooLarge(
+                f"The request is too large. The limit is {most:,} bytes.", hint=hint
+            )
     return bytes(data)
 
 
-# -- the page that says what there is --------------------------------------------------------------------------
+# -- OpenAPI ---------------------------------------------------------------------------------------------------
 
 
 def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
-    """What the server can be asked, as OpenAPI 3.1."""
-    kinds = [Problem, *(each.body for each in found if each.body not in {None, bytes})]
+    """Describe the endpoints as OpenAPI 3.1."""
+    kinds = [
+        Problem,
+        *(endpoint.body for endpoint in found if endpoint.body not in {None, bytes}),
+    ]
     kinds += [
-        each.answer for each in found if each.answer not in {None, type(None), Response}
+        endpoint.answer
+        for endpoint in found
+        if endpoint.answer not in {None, type(None), Response}
     ]
     schemas, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
     by_kind = dict(zip(map(str, kinds), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for each in found:
-        paths.setdefault(each.path, {})[each.method.lower()] = _described(each, by_kind)
+    for endpoint in found:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _described(
+            endpoint, by_kind
+        )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -252,7 +276,7 @@ def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
+def _described(endpoint: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
     parameters = [
         {
             "name": name,
@@ -260,18 +284,18 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
             "required": True,
             "schema": msgspec.json.schema(kind),
         }
-        for name, kind in each.in_path.items()
+        for name, kind in endpoint.in_path.items()
     ]
     parameters += [
         {
             "name": name,
             "in": "query",
-            "required": name not in each.defaults,
+            "required": name not in endpoint.defaults,
             "schema": msgspec.json.schema(kind),
         }
-        for name, kind in each.in_query.items()
+        for name, kind in endpoint.in_query.items()
     ]
-    if each.needs_key:
+    if endpoint.needs_key:
         limits = {
             "type": "string",
             "minLength": 1,
@@ -282,32 +306,34 @@ def _described(each: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
             {"name": _KEY, "in": "header", "required": True, "schema": limits}
         )
     security: list[dict[str, list[str]]] = (
-        [] if each.public else [{"cookie": [], "key": []}]
+        [] if endpoint.public else [{"cookie": [], "key": []}]
     )
-    if each.path in SIGNED_PATHS:
+    if endpoint.path in SIGNED_PATHS:
         security.append({"cookie": [], "signed": []})
     good: dict[str, Any] = {"description": "Done."}
-    if each.answer is Response:
-        good["content"] = {_MEDIA.get(each.path, "application/json"): {}}
-    elif each.answer is not type(None):
-        good["content"] = {"application/json": {"schema": by_kind[str(each.answer)]}}
+    if endpoint.answer is Response:
+        good["content"] = {_MEDIA.get(endpoint.path, "application/json"): {}}
+    elif endpoint.answer is not type(None):
+        good["content"] = {
+            "application/json": {"schema": by_kind[str(endpoint.answer)]}
+        }
     told = {"application/problem+json": {"schema": by_kind[str(Problem)]}}
     errors = {
         code: {"description": what, "content": told} for code, what in _ERRORS.items()
     }
     described: dict[str, Any] = {
-        "operationId": each.name,
-        "summary": each.about,
+        "operationId": endpoint.name,
+        "summary": endpoint.about,
         "parameters": parameters,
-        "responses": {str(each.status): good, **errors},
+        "responses": {str(endpoint.status): good, **errors},
         "security": security,
     }
-    if each.body is bytes:
+    if endpoint.body is bytes:
         described["requestBody"] = {
             "required": True,
             "content": {"application/octet-stream": {}},
         }
-    elif each.body is not None:
-        content = {"application/json": {"schema": by_kind[str(each.body)]}}
+    elif endpoint.body is not None:
+        content = {"application/json": {"schema": by_kind[str(endpoint.body)]}}
         described["requestBody"] = {"required": True, "content": content}
     return described

@@ -1,16 +1,13 @@
-"""The application: the endpoints behind the guard, and the page."""
+"""The ASGI application: the endpoints behind the guard, and the files of the page."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -32,10 +29,10 @@ from tenax.web import (
     stream,
     tour,
 )
-from tenax.web.api import Endpoint, endpoint, openapi
+from tenax.web.api import Endpoint, ResponseBody, endpoint, openapi
 from tenax.web.guard import Guard
-from tenax.web.house import House
 from tenax.web.problems import problem
+from tenax.web.server_state import ServerState, state_of
 
 __all__ = ["application", "endpoints"]
 
@@ -54,25 +51,23 @@ _RESOURCES = (
     stream,
     tour,
 )
-_FILES: Final = ThreadPoolExecutor(2, "tenax-page")
-"""Threads that read only files: the page is there also while everything else waits for the store."""
 _NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
 <main><h1>The page is not built</h1><p>Run <code>make page</code> in the repository, and reload.</p></main></html>"""
 
 
 def endpoints() -> list[Endpoint]:
-    """Everything that can be asked, resource by resource."""
-    places = [globals(), *(vars(each) for each in _RESOURCES)]
+    """Return every endpoint."""
+    namespaces = [globals(), *(vars(resource) for resource in _RESOURCES)]
     return [
-        each
-        for place in places
-        for each in place.values()
-        if isinstance(each, Endpoint)
+        value
+        for namespace in namespaces
+        for value in namespace.values()
+        if isinstance(value, Endpoint)
     ]
 
 
-class Health(msgspec.Struct, frozen=True):
-    """That the server answers."""
+class Health(ResponseBody):
+    """The health of the server."""
 
     ok: bool
     version: str
@@ -80,18 +75,18 @@ class Health(msgspec.Struct, frozen=True):
 
 @endpoint("GET", "/api/health", public=True)
 async def health() -> Health:
-    """Whether the server answers."""
+    """Check that the server responds."""
     return Health(ok=True, version=metadata.version("tenax"))
 
 
 async def describe(_call: Request) -> Response:
-    """What there is, for programs."""
+    """Describe the API as OpenAPI."""
     return JSONResponse(openapi(endpoints()))
 
 
-async def page(_call: Request) -> Response:
-    """The one page. Which conversation it shows stands in its address."""
-    found = await _read(PAGE / "index.html")
+async def page(call: Request) -> Response:
+    """Return the page. The URL names the conversation."""
+    found = await _file_response(call, PAGE / "index.html")
     if found is None:
         return HTMLResponse(_NO_PAGE, 503)
     found.headers["cache-control"] = "no-cache"
@@ -99,8 +94,8 @@ async def page(_call: Request) -> Response:
 
 
 async def asset(call: Request) -> Response:
-    """A file whose name changes with its content: a browser need not ask again."""
-    found = await _read(PAGE / "assets" / call.path_params["name"])
+    """Return a file of the page. The name contains a hash of the content, so browsers cache the file forever."""
+    found = await _file_response(call, PAGE / "assets" / call.path_params["name"])
     if found is None:
         return await not_found(call, Exception())
     found.headers["cache-control"] = "public, max-age=31536000, immutable"
@@ -108,29 +103,33 @@ async def asset(call: Request) -> Response:
 
 
 async def notice(call: Request) -> Response:
-    """Whose work the page is built from."""
-    return await _read(PAGE / "third-party.txt") or await not_found(call, Exception())
+    """Return the licences of the packages in the page."""
+    return await _file_response(call, PAGE / "third-party.txt") or await not_found(
+        call, Exception()
+    )
 
 
-async def _read(file: Path) -> Response | None:
-    """Answer with a file of the page. It is read at once: a client that does not read holds no open file."""
+async def _file_response(call: Request, file: Path) -> Response | None:
+    """Return a response with a file of the page, read at once, so that a slow client keeps no file open."""
 
     def read() -> bytes | None:
         return file.read_bytes() if os.path.isfile(file) else None  # noqa: PTH113  (False for every bad name)
 
-    found = await asyncio.get_running_loop().run_in_executor(_FILES, read)
+    found = await state_of(call).page_threads.run(read)
     return (
         None if found is None else Response(found, media_type=guess_type(file.name)[0])
     )
 
 
 async def not_found(call: Request, _error: Exception) -> Response:
-    return problem(404, "Not found", f"There is nothing at {call.scope['path'][:200]}.")
+    return problem(404, "Not found", f"{call.scope['path'][:200]} does not exist.")
 
 
 async def not_allowed(call: Request, _error: Exception) -> Response:
     return problem(
-        405, "Not like this", f"{call.method} is not for {call.scope['path'][:200]}."
+        405,
+        "Method not allowed",
+        f"{call.scope['path'][:200]} does not allow {call.method}.",
     )
 
 
@@ -141,22 +140,23 @@ _PAGE_ROUTES: Final = (
 )
 
 
-def application(house: House) -> Starlette:
-    """The application around this house."""
-    public = frozenset(each.path for each in endpoints() if each.public)
-    routes = [each.route for each in endpoints()]
+def application(state: ServerState) -> Starlette:
+    """Build the application."""
+    found = endpoints()
+    public = frozenset(endpoint.path for endpoint in found if endpoint.public)
+    routes = [endpoint.route for endpoint in found]
     routes += [Route("/api/openapi.json", describe), *_PAGE_ROUTES]
     guard = Middleware(
         Guard,
-        signins=house.signins,
-        host=house.config.serve_host,
+        signins=state.signins,
+        host=state.config.serve.host,
         public=public,
-        proxied=bool(house.config.serve_proxies),
+        proxied=bool(state.config.serve.proxies),
     )
     app = Starlette(
         routes=routes,
         exception_handlers={404: not_found, 405: not_allowed},
         middleware=[guard],
     )
-    app.state.house = house
+    app.state.server_state = state
     return app

@@ -1,6 +1,7 @@
-"""`/api/attachments`: bytes that go with a message. They are stored first, and the message names them.
+"""`/api/attachments`: files attached to a message. A file is stored first; then a message refers to the file.
 
-What is handed out again is told what it is by us, may do nothing, and opens nowhere: a picture is shown, all else is saved.
+The server decides the media type of a download, and a sandbox policy forbids scripts in the download: pictures are
+shown, other files are saved.
 """
 
 from __future__ import annotations
@@ -8,15 +9,14 @@ from __future__ import annotations
 from typing import Annotated, Final
 from urllib.parse import quote
 
-import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
 from tenax.agent.attachments import COUNT_MAX
+from tenax.assembly import Runtime
 from tenax.parts import File, Image
-from tenax.runtime.runtime import Runtime
 from tenax.text import clean_name
-from tenax.web.api import Id, endpoint
+from tenax.web.api import Id, RequestBody, ResponseBody, endpoint
 from tenax.web.problems import problem
 
 __all__ = ["Named", "Names"]
@@ -26,8 +26,8 @@ Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Name = Annotated[str, Meta(max_length=1000)]
 
 
-class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something that was put here before."""
+class Named(RequestBody):
+    """A file uploaded before."""
 
     blob: Hash
     name: Name = ""
@@ -36,8 +36,8 @@ class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Names = Annotated[list[Named], Meta(max_length=COUNT_MAX)]
 
 
-class Put(msgspec.Struct, frozen=True):
-    """What was stored. A message names it by `blob`; what no message names is dropped after a day."""
+class Put(ResponseBody):
+    """An uploaded file. A message refers to the file by `blob`; a file without a message is deleted after a day."""
 
     blob: str
     media_type: str
@@ -47,14 +47,14 @@ class Put(msgspec.Struct, frozen=True):
 
 @endpoint("POST", "/api/attachments", 201)
 async def put_attachment(runtime: Runtime, body: bytes, name: Name = "") -> Put:
-    """Store a text, a picture or a PDF. The same bytes again are the same."""
+    """Upload a text file, a picture or a PDF. The same bytes again give the same blob."""
     part = await runtime.attachments.put(name, body)
     return Put(part.blob, part.media_type, part.name, len(body))
 
 
 @endpoint("GET", "/api/conversations/{id}/attachments/{blob}")
 async def get_attachment(runtime: Runtime, id: Id, blob: Hash) -> Response:  # noqa: A002  (its name in the path)
-    """What a message of this conversation has with it, as it was put."""
+    """Download a file attached to a message of the conversation."""
     journal = runtime.journal
     for seq in await journal.naming(id, blob):
         fact = await journal.fact(id, seq)
@@ -62,16 +62,16 @@ async def get_attachment(runtime: Runtime, id: Id, blob: Hash) -> Response:  # n
             if isinstance(part, Image | File) and part.blob == blob:
                 data = await journal.get_blob(blob)
                 if data is not None:
-                    return _answer(part, data)
+                    return _file_response(part, data)
     return problem(
         404,
         "Not found",
-        "Nothing like this is attached here.",
-        "It may have been erased.",
+        "This conversation has no such attachment.",
+        "The attachment may have been erased.",
     )
 
 
-def _answer(part: Image | File, data: bytes) -> Response:
+def _file_response(part: Image | File, data: bytes) -> Response:
     how = "inline" if isinstance(part, Image) else "attachment"
     name = quote(clean_name(part.name), safe="")
     headers = {

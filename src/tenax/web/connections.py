@@ -1,9 +1,10 @@
-"""Limits for connections: how many there are, and how long a request may take to arrive.
+"""Limits for connections: their number, and the time for a request to arrive.
 
-A client that opens connections and sends nothing must not keep others out, take the descriptors that the store needs, or
-fill the log. The listening socket counts what it accepts and what is closed again. At the limit of connections that have
-not signed in, it ends the oldest of them, from the address that has the most if that is more than a few. A connection
-that has signed in is ended only where all of them have: the oldest of the user who has the most, if that is more than a few.
+A client that opens connections and sends nothing must not keep other clients out, take the descriptors needed by the
+store, or fill the log. The listening socket counts accepted and closed connections. At the limit of connections without
+a sign-in, the socket closes the oldest connection without a sign-in. If the address with the most connections has more
+than a few, its oldest connection is closed instead. A signed-in connection is closed only if every connection is signed
+in: the oldest connection of the user with the most connections, if the user has more than a few.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 ACCEPTS_AT_ONCE: Final = 16
-"""How many connections the event loop accepts before it does something else."""
+"""The most connections accepted by the event loop at once, before other work."""
 _QUEUE: Final = 512
-"""How many connections the kernel keeps for us until they are accepted."""
+"""The most connections kept by the kernel until Tenax accepts them."""
 _PIPELINE: Final = 8
-"""How many requests may wait behind one that is not answered yet. Browsers send none."""
+"""The most requests waiting behind an unanswered request of the same connection. Browsers send none."""
 _FRAMING: Final = 10
-"""How many bytes of chunk sizes may come with a byte of a body: one-byte chunks have 5."""
+"""The most bytes of chunk sizes per byte of a body. One-byte chunks have 5."""
 _INT_BYTES: Final = 4
 """The length of an `int` of C."""
 _KEY: Final = "tenax.connection"
@@ -61,44 +62,44 @@ _LONG_HEAD: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits for clients. `total` counts all connections; the store uses the remaining descriptors."""
+    """Limits for clients. `total` counts every connection; the store uses the remaining descriptors."""
 
     total: int = 512
     strangers: int = 128
     fair: int = 8
-    """Nobody with at most this many connections has too many: a browser opens 6 at once."""
+    """Up to this number of connections, a client never has too many. A browser opens 6 at once."""
     head_seconds: float = 10.0
     head_bytes: int = 65_536
     body_seconds: float = 30.0
     body_bytes: int = 16_384
-    """Of a body that is not at its end, at least this much must arrive in `body_seconds`."""
+    """The least part of an unfinished body to arrive in `body_seconds`."""
     write_seconds: float = 60.0
-    """In this time a client must read all of an answer, or `body_bytes` of it."""
+    """The time for a client to read the whole answer, or `body_bytes` of a longer answer."""
 
     @classmethod
     def of_process(cls) -> Limits:
-        """Return limits that leave half of the descriptors of this process to everything else."""
+        """Return limits for connections. Half of the descriptors of the process stay free for everything else."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         total = 4096 if files == resource.RLIM_INFINITY else min(4096, files // 2)
         return cls(total=total, strangers=min(128, total // 2))
 
 
 class _TooMany(Exception):
-    """Stop the parser: the client sends requests faster than they are answered."""
+    """Stops the parser, because the client sends requests faster than the server answers."""
 
 
 class Connections:
-    """All connections of a server. It ends strangers where there are too many."""
+    """The connections of a server. Closes connections without a sign-in if too many are open."""
 
     def __init__(self, limits: Limits, proxies: Iterable[str] = ()) -> None:
         self.limits = limits
         self._proxies = frozenset(_plain(proxy) for proxy in proxies)
-        # By descriptor, oldest first. They are weak, so a connection that asyncio dropped is not counted for ever.
+        # By descriptor, oldest first. The references are weak, so a connection dropped by asyncio no longer counts.
         self._open: WeakValueDictionary[int, _Accepted] = WeakValueDictionary()
         self._strangers: WeakValueDictionary[int, _Accepted] = WeakValueDictionary()
 
     def protocol(self, **given: Any) -> Connection:  # noqa: ANN401  (what uvicorn hands to a protocol)
-        """Make the protocol of one connection; uvicorn calls this instead of a class."""
+        """Create the protocol of a connection. uvicorn calls the method instead of a class."""
         return Connection(self, **given)
 
     def is_full(self) -> bool:
@@ -108,31 +109,35 @@ class Connections:
         )
 
     def make_room(self) -> bool:
-        """Close one connection to make room. Return False if no client has more than its fair share."""
-        # A proxy's connections end only where no other stranger is left to end: it speaks for many people.
+        """Close a connection to make room. Return False if every client is signed in and has at most its fair share."""
+        # Close connections of a proxy only if no other connection without a sign-in is left, because a proxy serves
+        # many people.
         strangers = list(self._strangers.values())
-        found = strangers or [each for each in self._open.values() if each.user is None]
+        found = strangers or [
+            connection for connection in self._open.values() if connection.user is None
+        ]
         signed_in = not found
         if signed_in:
             found = list(self._open.values())
-        counts = Counter(each.owner for each in found)
+        counts = Counter(connection.owner for connection in found)
         most = max(counts.values(), default=0)
         few = most <= self.limits.fair
         if signed_in and few:
             return False
-        # With many addresses, the one that has the most may be an honest browser.
+        # If no address has more than a few connections, the address with the most may be an honest browser.
         oldest = next(
             (
-                each
-                for each in found
-                if (few or counts[each.owner] == most) and each.protocol is not None
+                connection
+                for connection in found
+                if (few or counts[connection.owner] == most)
+                and connection.protocol is not None
             ),
             None,
         )
         if (
             oldest is not None
             and oldest.protocol is not None
-            and not any(each.ending for each in found)
+            and not any(connection.ending for connection in found)
         ):
             oldest.ending = True
             oldest.protocol.transport.abort()
@@ -154,7 +159,7 @@ class Connections:
         self._strangers.pop(descriptor, None)
 
     def attach(self, descriptor: int, protocol: Connection) -> None:
-        """Remember which protocol serves the connection with this descriptor."""
+        """Store the protocol of the connection with the descriptor."""
         accepted = self._open.get(descriptor)
         if accepted is not None:
             accepted.protocol = protocol
@@ -167,7 +172,7 @@ class Connections:
 
 
 class _Accepted(socket.socket):
-    """An accepted connection. It is counted until its descriptor is closed."""
+    """An accepted connection. The connection counts until its descriptor is closed."""
 
     def __init__(self, connections: Connections, descriptor: int, host: str) -> None:
         super().__init__(fileno=descriptor)
@@ -181,7 +186,7 @@ class _Accepted(socket.socket):
 
     @property
     def owner(self) -> str:
-        """Return the client for which the connection counts: the user, or the network before the sign-in."""
+        """The client charged for the connection: the user, or the network before the sign-in."""
         return self.network if self.user is None else self.user
 
     def close(self) -> None:
@@ -191,9 +196,9 @@ class _Accepted(socket.socket):
 
 
 class Listener(socket.socket):
-    """The listening socket. The event loop's own `accept` knows no limit, so this one does.
+    """The listening socket, with a limit in `accept`. The event loop has no limit for accepted connections.
 
-    asyncio calls `accept` of the socket object that it was given; uvloop would not.
+    asyncio calls `accept` of the given socket object; uvloop would not.
     """
 
     def __init__(self, connections: Connections, descriptor: int) -> None:
@@ -203,13 +208,13 @@ class Listener(socket.socket):
         self._waiting.register(self, select.POLLIN)
 
     def listen(self, _backlog: int = 0, /) -> None:
-        """Keep the queue long, although asyncio takes its length for the number of accepts at once."""
+        """Keep the queue long. asyncio passes the number of connections accepted at once as the backlog."""
         super().listen(_QUEUE)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection if there is room. Otherwise raise BlockingIOError: the loop asks again at once."""
+        """Accept a connection if the limits allow. Otherwise raise `BlockingIOError`: the loop asks again at once."""
         full = self._connections.is_full()
-        # Nobody is closed where nobody waits: asyncio accepts until there is nothing left.
+        # Close no connection unless a client waits: asyncio calls `accept` until no client waits.
         if full and (not self._waiting.poll(0) or self._connections.make_room()):
             raise BlockingIOError
         connection, address = super().accept()
@@ -224,7 +229,7 @@ class Listener(socket.socket):
 
 
 class Connection(HttpToolsProtocol):
-    """One connection, with an end to the time in which a request must arrive."""
+    """A connection with a deadline for the arrival of a request."""
 
     def __init__(self, connections: Connections, **given: Any) -> None:  # noqa: ANN401  (what uvicorn hands over)
         super().__init__(**given)
@@ -242,9 +247,8 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._descriptor = transport.get_extra_info("socket").fileno()
         self._connections.attach(self._descriptor, self)
-        transport.set_write_buffer_limits(
-            high=0
-        )  # so that `pause_writing` tells of everything that is not read
+        # With the limit 0, `pause_writing` reports every unread byte.
+        transport.set_write_buffer_limits(high=0)
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -252,16 +256,16 @@ class Connection(HttpToolsProtocol):
         self._end_write_timer()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
-        # uvicorn tells only the last request, not the one that is being answered.
+        # uvicorn tells only the last request about the disconnect, not the request being answered.
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
-        # These hold this connection. Without them it is freed now, with all that it holds.
+        # These attributes refer to the connection. Without the references, the connection and its data are freed now.
         self.pipeline.clear()
         self._running = self.cycle = self.scope = None  # type: ignore[assignment]
 
     def sign_in(self, user: str) -> None:
-        """Count this connection as this user's, no longer as a stranger's."""
+        """Count the connection as a connection of the user, no longer as a connection without a sign-in."""
         self._connections.sign_in(self._descriptor, user)
 
     def data_received(self, data: bytes) -> None:
@@ -277,7 +281,7 @@ class Connection(HttpToolsProtocol):
                     http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD
                 )
         if data and not self.transport.is_closing():
-            # A body that came before pays for nothing that comes later.
+            # Earlier bytes of a body give no credit for later framing bytes.
             self._framing_bytes = max(0, self._framing_bytes) + len(data)
             super().data_received(data)
             if self._framing_bytes > self._limits.head_bytes:
@@ -286,14 +290,17 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _PIPELINE:
             self.transport.abort()
-            raise _TooMany  # the parser takes nothing more
+            # The exception makes the parser take no more data.
+            raise _TooMany
         super().on_message_begin()
         self.scope["state"][_KEY] = self
-        if not self._in_head:  # a request behind another one, in the same piece of data
+        # A request may follow another request in the same piece of data.
+        if not self._in_head:
             self._begin_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # nobody reads trailers
+        # Trailers are dropped, because nobody reads trailers.
+        if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -339,16 +346,16 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def _unread(self) -> int:
-        """Return how many bytes the client has not taken: those in our buffer, and on Linux those in the kernel's.
+        """Return the number of bytes not yet read by the client: in our buffer, and on Linux also in the kernel.
 
-        The kernel takes more of us only when a third of its buffer is free, and that may be a megabyte.
+        The kernel takes more bytes only when a third of its buffer is free, and a third may be a megabyte.
         """
         ours = self.transport.get_write_buffer_size()
         if sys.platform != "linux":
             return ours
         kernels = b""
         with contextlib.suppress(OSError):
-            # For a socket this number is SIOCOUTQ.
+            # For a socket, TIOCOUTQ has the same value as SIOCOUTQ.
             kernels = fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, bytes(_INT_BYTES))
         return ours + int.from_bytes(kernels, sys.byteorder)
 
@@ -362,10 +369,8 @@ class Connection(HttpToolsProtocol):
         self._set_timer(self._limits.head_seconds, self._end_head)
 
     def _end_head(self) -> None:
-        if (
-            self._head_bytes == 0
-            # a browser opens connections that it may need, and never asked for anything here
-        ):
+        # Browsers open spare connections without a request, so an empty connection is not logged.
+        if self._head_bytes == 0:
             self.transport.abort()
             return
         log.warning("A request did not arrive in time; its connection was closed.")
@@ -377,7 +382,8 @@ class Connection(HttpToolsProtocol):
 
     def _end_body(self) -> None:
         cycle = self.cycle
-        # We do not read while a handler is behind, and a client may wait for our permission to send.
+        # The server stops reading while a handler is behind, and a client may wait for the permission to send (100
+        # Continue).
         ours = not cycle.response_complete and (
             self.flow.read_paused or cycle.waiting_for_100_continue
         )
@@ -393,7 +399,10 @@ class Connection(HttpToolsProtocol):
             self._refuse(http.HTTPStatus.REQUEST_TIMEOUT)
 
     def _refuse(self, status: http.HTTPStatus, sentence: str = "") -> None:
-        """Answer with this status and sentence, and close. A client that does not read the answer is cut off a little later."""
+        """Answer with a status and a sentence, and close.
+
+        A client not reading the answer is cut off after `head_seconds`.
+        """
         if self.transport.is_closing():
             return
         idle = (
@@ -419,14 +428,14 @@ class Connection(HttpToolsProtocol):
 
 
 def note_signed_in(scope: MutableMapping[str, Any], user: str) -> None:
-    """Tell the limits that this request comes from this user, who has signed in."""
+    """Tell the limits that the request comes from a signed-in user."""
     connection = scope.get("state", {}).get(_KEY)
     if isinstance(connection, Connection):
         connection.sign_in(user)
 
 
 class FewLines(logging.Filter):
-    """Let through at most `lines` log lines of a kind in `seconds`: nobody outside may fill the disk.
+    """A filter for at most `lines` log lines of a kind in `seconds`, so that no client can fill the disk.
 
     A kind is a logger, a level and the first line of the message before its arguments are filled in.
     """
@@ -457,7 +466,7 @@ class FewLines(logging.Filter):
 
 
 def _plain(host: str) -> str:
-    """Return an address in one form: an IPv4 address that an IPv6 socket shows is the same client."""
+    """Return the normal form of an address: an IPv4-mapped IPv6 address is the IPv4 address of the same client."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -466,7 +475,7 @@ def _plain(host: str) -> str:
 
 
 def _network(host: str) -> str:
-    """Return what one client has at least: a single IPv4 address, but 2**64 IPv6 addresses."""
+    """Return the smallest network of a client: a single IPv4 address, but 2**64 IPv6 addresses."""
     return (
         str(ip_network((host, 64), strict=False))
         if ":" in host and "%" not in host

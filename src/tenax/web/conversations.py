@@ -1,4 +1,4 @@
-"""`/api/conversations`: the list, and what a person does with a conversation."""
+"""`/api/conversations`: the list, and the actions on a conversation."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenax.assembly import Runtime
 from tenax.config.rules import PATTERN_CHARS_MAX
 from tenax.errors import InvalidInput
 from tenax.events import TEMPORARY
 from tenax.journal.base import Dedup
 from tenax.parts import Text
-from tenax.runtime.conversation_list import Listed
-from tenax.runtime.runtime import Answer, How, Question, Runtime, Usage
+from tenax.runtime.list_entry import Listed
+from tenax.runtime.runtime import Answer, How, Question, Usage
 from tenax.tools.ask import WORDS_CHARS_MAX
 from tenax.views.pages import Page as RowPage
 from tenax.views.transcript import Row
-from tenax.web.api import Id, endpoint
+from tenax.web.api import Id, RequestBody, ResponseBody, endpoint
 from tenax.web.attachments import Names
-from tenax.web.house import user_of
 from tenax.web.problems import or_refused
+from tenax.web.server_state import user_of
 
 Limit = Annotated[int, Meta(ge=1, le=200)]
 _Number = Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)]
@@ -30,37 +31,37 @@ T = TypeVar("T")
 Seq = Annotated[int, Meta(ge=0, lt=2**32)]
 
 
-class Page(msgspec.Struct, frozen=True):
-    """Some conversations. `next` is where the list goes on."""
+class Page(ResponseBody):
+    """A page of the list. Pass `next` as `after` to get the following page."""
 
     conversations: list[Listed]
     next: str | None
 
 
-class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new conversation; `leaving` is the one that the person leaves for it."""
+class Opening(RequestBody):
+    """A new conversation. `leaving` is the conversation left by the person."""
 
     leaving: Id | None = None
     temporary: bool = False
-    """Nothing is remembered of it."""
+    """If true, the conversation adds nothing to the memory."""
 
 
 class Opened(Listed, frozen=True):
-    """A conversation, and what it took."""
+    """A conversation with its token usage and cost."""
 
     usage: Usage
 
 
-class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be otherwise."""
+class Change(RequestBody):
+    """The fields to change."""
 
     title: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
 
 
-class Rows(msgspec.Struct, frozen=True):
-    """A page of the transcript. `next` is where the page above ends; the last page has the inputs that wait."""
+class Rows(ResponseBody):
+    """A page of the transcript. Pass `next` as `before` for the page above. The last page has the queued messages."""
 
     rows: list[Row]
     waiting: list[Row]
@@ -72,63 +73,63 @@ class Rows(msgspec.Struct, frozen=True):
         return cls(page.rows, page.waiting, following)
 
 
-class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Words of the person, and what goes with them."""
+class NewMessage(RequestBody):
+    """A message with its attachments."""
 
     text: str
     how: How = "queue"
-    attachments: Names = []
+    attachments: Names = []  # noqa: RUF012  (msgspec copies it)
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """Where it stands in the journal."""
+class Stored(ResponseBody):
+    """The number of the stored event."""
 
     seq: int
 
 
-class Undo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Take back what stands after `to`; without it, the last message and what followed."""
+class Undo(RequestBody):
+    """Remove everything after `to`; without `to`, the last message and the messages after it."""
 
     to: Seq | None = None
 
 
-class Restore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Take back the undo or the clear at this seq."""
+class Restore(RequestBody):
+    """Undo the undo or clear with the given seq."""
 
     of: Seq
 
 
-class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A copy up to this seq."""
+class Fork(RequestBody):
+    """A copy up to the given seq."""
 
     upto: Seq | None = None
 
 
-class Approval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to a question of a tool. `always` needs the pattern of the rule that it makes."""
+class Approval(RequestBody):
+    """The answer to an approval. `always` needs the pattern of the new rule."""
 
     message: Seq
     call: Annotated[str, Meta(min_length=1, max_length=200)]
     answer: Answer
     pattern: Annotated[str, Meta(max_length=PATTERN_CHARS_MAX)] = ""
     words: Annotated[str, Meta(max_length=WORDS_CHARS_MAX)] = ""
-    """What is said to a question of the model."""
+    """The answer to a question of the model."""
 
 
-class Questions(msgspec.Struct, frozen=True):
-    """What tools wait to be allowed."""
+class Questions(ResponseBody):
+    """The open approvals and questions."""
 
     questions: list[Question]
 
 
-class Said(msgspec.Struct, frozen=True):
-    """A sentence."""
+class Said(ResponseBody):
+    """A sentence for the person."""
 
     said: str
 
 
 async def shown(runtime: Runtime, conversation: str) -> Listed:
-    """One conversation as the list shows it."""
+    """Return a conversation in the format of the list."""
     (found,) = await runtime.list.page([await runtime.journal.summary(conversation)])
     return found
 
@@ -140,41 +141,43 @@ async def list_conversations(
     after: str | None = None,
     limit: Limit = 50,
 ) -> Page:
-    """Conversations, pinned first, then newest first."""
-    place = place_in("list", after, tuple[_Number, _Number, _Number])
-    found = await runtime.conversations(archived=archived, after=place, limit=limit)
+    """List conversations, pinned first, then newest first."""
+    position = parse_position("list", after, tuple[_Number, _Number, _Number])
+    found = await runtime.conversations(archived=archived, after=position, limit=limit)
     following = ".".join(map(str, found[-1].place)) if len(found) == limit else None
     return Page(await runtime.list.page(found), following)
 
 
-def place_in(what: str, text: str | None, kind: type[T]) -> T | None:
-    """Where a page begins: `next` of the page before it."""
+def parse_position(what: str, text: str | None, kind: type[T]) -> T | None:
+    """Parse the position of a page: `next` of the preceding page."""
     if text is None:
         return None
     try:
         return msgspec.convert(text.split("."), kind, strict=False)
     except msgspec.ValidationError:
-        hint = "Use `next` of the page before."
-        raise InvalidInput(f"This is no place in the {what}.", hint=hint) from None
+        hint = "Use `next` of the previous page."
+        raise InvalidInput(
+            f"This is not a position in the {what}.", hint=hint
+        ) from None
 
 
 @endpoint("POST", "/api/conversations", 201)
 async def open_conversation(runtime: Runtime, body: Opening) -> Listed:
-    """Begin a conversation. The one that is left is named, because leaving is a boundary."""
+    """Create a conversation. `leaving` tells the memory that the person left a conversation."""
     source = TEMPORARY if body.temporary else "web"
     return await shown(runtime, await runtime.new(source=source, leaving=body.leaving))
 
 
 @endpoint("GET", "/api/conversations/{id}")
 async def get_conversation(runtime: Runtime, id: Id) -> Opened:  # noqa: A002  (its name in the path)
-    """One conversation, and what it took so far."""
+    """Return a conversation with its token usage and cost."""
     found = await shown(runtime, id)
     return Opened(**msgspec.structs.asdict(found), usage=await runtime.usage(id))
 
 
 @endpoint("PATCH", "/api/conversations/{id}")
 async def change_conversation(runtime: Runtime, id: Id, body: Change) -> Listed:  # noqa: A002
-    """Rename, pin or archive it."""
+    """Rename, pin or archive a conversation."""
     if body.title is not UNSET:
         title = " ".join((body.title or "").split())
         await runtime.rename(id, title or None)
@@ -187,7 +190,7 @@ async def change_conversation(runtime: Runtime, id: Id, body: Change) -> Listed:
 
 @endpoint("DELETE", "/api/conversations/{id}", 204)
 async def delete_conversation(runtime: Runtime, id: Id) -> None:  # noqa: A002
-    """Delete it for good. Only its tombstone is left."""
+    """Delete a conversation permanently. Only a tombstone remains."""
     await runtime.delete(id)
 
 
@@ -198,9 +201,9 @@ async def list_rows(
     before: str | None = None,
     limit: Limit = 50,
 ) -> Rows:
-    """The last rows before a place in the transcript, which is `next` of the page below, or the last of all."""
-    place = place_in("transcript", before, tuple[Seq, _Number, _Number])
-    return Rows.of(await runtime.page(id, before=place, limit=limit))
+    """List the last rows of the transcript, or the last rows before a position (`next` of the page below)."""
+    position = parse_position("transcript", before, tuple[Seq, _Number, _Number])
+    return Rows.of(await runtime.page(id, before=position, limit=limit))
 
 
 @endpoint("POST", "/api/conversations/{id}/messages", 202)
@@ -211,12 +214,12 @@ async def send_message(
     key: str,
     body: NewMessage,
 ) -> Stored:
-    """Say something. When this is answered, the message is safe; the same key again is the same message."""
+    """Send a message. The response means that the message is stored; the same key again is the same message."""
     once = Dedup(f"web:{user_of(call)}", key)
     parts = [Text(body.text)] if body.text.strip() or not body.attachments else []
     with_it = [
-        await runtime.attachments.named(each.blob, each.name)
-        for each in body.attachments
+        await runtime.attachments.named(attachment.blob, attachment.name)
+        for attachment in body.attachments
     ]
     return Stored(
         (await runtime.submit(id, [*parts, *with_it], how=body.how, dedup=once)).seq
@@ -225,67 +228,67 @@ async def send_message(
 
 @endpoint("POST", "/api/conversations/{id}/stop", 202)
 async def stop(runtime: Runtime, id: Id) -> None:  # noqa: A002
-    """Stop the answer, wherever it is written."""
+    """Stop the answer, also if another process writes the answer."""
     await runtime.stop(id)
 
 
 @endpoint("POST", "/api/conversations/{id}/left", 202)
 async def left(runtime: Runtime, id: Id) -> None:  # noqa: A002
-    """The person goes on in another one."""
+    """Note that the person has left the conversation."""
     await runtime.left(id)
 
 
 @endpoint("POST", "/api/conversations/{id}/resume", 202)
 async def resume(runtime: Runtime, id: Id) -> None:  # noqa: A002
-    """Go on with an answer that was interrupted."""
+    """Continue an interrupted answer."""
     await runtime.journal.summary(id)
     await runtime.go_on(id)
 
 
 @endpoint("POST", "/api/conversations/{id}/undo")
 async def undo(runtime: Runtime, id: Id, body: Undo) -> Stored:  # noqa: A002
-    """Take back the last message and what followed."""
+    """Remove the last message and the messages after it."""
     return Stored(await runtime.undo(id, to=body.to))
 
 
 @endpoint("POST", "/api/conversations/{id}/clear")
 async def clear(runtime: Runtime, id: Id) -> Stored:  # noqa: A002
-    """Everything so far leaves the transcript and the context; `restore` brings it back."""
+    """Clear the transcript and the context. `restore` undoes the clear."""
     return Stored(await runtime.clear(id))
 
 
 @endpoint("POST", "/api/conversations/{id}/restore", 204)
 async def restore(runtime: Runtime, id: Id, body: Restore) -> None:  # noqa: A002
-    """Take back an undo or a clear."""
+    """Undo an undo or a clear."""
     await runtime.restore(id, body.of)
 
 
 @endpoint("POST", "/api/conversations/{id}/fork", 201)
 async def fork(runtime: Runtime, id: Id, body: Fork) -> Listed:  # noqa: A002
-    """A new conversation with what stands up to a seq."""
+    """Copy a conversation, up to a seq, into a new conversation."""
     return await shown(runtime, await runtime.fork(id, upto=body.upto))
 
 
 @endpoint("POST", "/api/conversations/{id}/compact")
 async def compact(runtime: Runtime, id: Id) -> Said:  # noqa: A002
-    """Shorten the context now. Nothing leaves the transcript."""
+    """Summarise older messages in the context now. The transcript stays the same."""
     return Said((await runtime.compact(id)).said)
 
 
 @endpoint("GET", "/api/conversations/{id}/approvals")
 async def list_questions(runtime: Runtime, id: Id) -> Questions:  # noqa: A002
-    """What waits for a yes or a no, and what may be answered besides."""
+    """List the open approvals and questions, with the patterns offered for a rule."""
     return Questions(await runtime.questions(id))
 
 
 @endpoint("POST", "/api/conversations/{id}/approvals", 202)
 async def answer_approval(runtime: Runtime, id: Id, body: Approval) -> None:  # noqa: A002
-    """Allow what a tool asks for, or not."""
+    """Answer an approval or a question."""
     more = {"pattern": body.pattern, "words": body.words}
     await or_refused(runtime.answer(id, body.message, body.call, body.answer, **more))
 
 
 @endpoint("GET", "/api/conversations/{id}/seen/{seq}")
 async def what_the_model_saw(runtime: Runtime, id: Id, seq: Seq) -> Response:  # noqa: A002
-    """The body that the model was sent for the request at this seq."""
+    """Return the request body sent to the model for the answer at a seq."""
     return Response(await runtime.seen(id, seq), media_type="application/json")

@@ -1,13 +1,13 @@
-"""`/api/sign-in`: the code of a link becomes a device. `/api/devices`: the devices of a user, and how they are signed out.
+"""`/api/sign-in`: exchange the code of a link for a device. `/api/devices`: list and sign out the devices of a user.
 
-`/api/addresses`: addresses of what a browser fetches without the page's key.
+`/api/addresses`: signed URLs for files fetched by a browser without the page's key.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
+from functools import partial
 from typing import Annotated, Final
 
 import msgspec
@@ -18,10 +18,10 @@ from starlette.responses import Response
 from tenax.clock import rfc3339
 from tenax.errors import InvalidInput, StoreDamaged, TenaxError
 from tenax.journal.devices import Device
-from tenax.web.api import Id, endpoint
-from tenax.web.house import device_of, house_of, user_of
+from tenax.web.api import Id, RequestBody, ResponseBody, endpoint
 from tenax.web.links import ADDRESS_SECONDS, can_be_signed
 from tenax.web.problems import problem
+from tenax.web.server_state import device_of, state_of, user_of
 from tenax.web.signins import cookie_name, port_of
 
 _BROWSERS: Final = {"Edg": "Edge", "OPR": "Opera", "Firefox": "Firefox", "FxiOS": "Firefox", "Chrome": "Chrome",
@@ -31,10 +31,10 @@ _SYSTEMS: Final = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Wi
 _DAY_SECONDS: Final = 24 * 3600
 
 
-class LinkCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The code of a link. With `replace`, also if somebody else is signed in here.
+class LinkCode(RequestBody):
+    """The code of a link. `replace` signs in even if another user is signed in here.
 
-    `known` is the user of this browser as the page remembers: another port of the host can delete the cookie.
+    `known` is the user of the browser as remembered by the page: another port of the host can delete the cookie.
     """
 
     code: Annotated[str, Meta(min_length=1, max_length=100)]
@@ -42,11 +42,11 @@ class LinkCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replace: bool = False
 
 
-class SignIn(msgspec.Struct, frozen=True):
-    """Who is signed in now, and the key of this device: no other answer tells it.
+class SignIn(ResponseBody):
+    """The signed-in user, and the key of the device. No other response contains the key.
 
-    Without a key nothing has happened: this browser is that of `instead_of`, who has to be asked first; or the link was used
-    before, and `user` is signed in already.
+    Without a key nothing has changed: either the browser belongs to `instead_of`, and the person has to confirm; or the
+    browser used the link before, and `user` is signed in already.
     """
 
     user: str
@@ -54,21 +54,21 @@ class SignIn(msgspec.Struct, frozen=True):
     instead_of: str = ""
 
 
-class Paths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a browser is to fetch by itself."""
+class Paths(RequestBody):
+    """The paths to be fetched by the browser itself."""
 
     paths: Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=100)]
 
 
-class Addresses(msgspec.Struct, frozen=True):
-    """Addresses in the order of the paths, and how long they are good."""
+class Addresses(ResponseBody):
+    """Signed URLs in the order of the paths, and their validity in seconds."""
 
     addresses: list[str]
     seconds: int
 
 
-class ShownDevice(msgspec.Struct, frozen=True):
-    """A browser that is signed in. `current` is the one that asks."""
+class ShownDevice(ResponseBody):
+    """A signed-in browser. `current` marks the sender of the request."""
 
     id: str
     name: str
@@ -78,34 +78,36 @@ class ShownDevice(msgspec.Struct, frozen=True):
     current: bool
 
 
-class DeviceList(msgspec.Struct, frozen=True):
-    """The devices of one user, the last one seen first."""
+class DeviceList(ResponseBody):
+    """The devices of a user, the most recently used first."""
 
     devices: list[ShownDevice]
 
 
 @endpoint("POST", "/api/sign-in", public=True)
 async def sign_in(call: Request, body: LinkCode) -> Response:
-    """Sign this browser in with the code of a link. It gets a cookie, and the page a key; both are needed from then on."""
-    links, signins = house_of(call).links, house_of(call).signins
+    """Sign this browser in with the code of a link. Later requests need the cookie and the key of the response."""
+    links, signins = state_of(call).links, state_of(call).signins
     before = None
-    # of a damaged row: a new link signs its browser in again
+    # A new link also replaces a device with a damaged row.
     with contextlib.suppress(StoreDamaged):
         before = await signins.device_of(call)
     user = links.user_of(body.code)
     others = {body.known, before.user if before is not None else ""} - {"", user}
     if user is not None and others and not body.replace:
-        return _answer(SignIn(user, instead_of=others.pop()))
+        return _encode_sign_in(SignIn(user, instead_of=others.pop()))
     with links.using(body.code) as used:
         if used is None:
             return _used(before)
         name = _name(call.headers.get("user-agent", ""))
-        made = await asyncio.to_thread(signins.devices.add, used, name, port_of(call))
+        made = await signins.threads.run(
+            partial(signins.devices.add, used, name, port_of(call))
+        )
     if before is not None:
-        # then it stays in the list, and its cookie is gone
+        # If the call fails, the old device stays in the list, but its cookie is replaced.
         with contextlib.suppress(TenaxError):
             await signins.revoke(before.id, before.user)
-    answer = _answer(SignIn(used, made.key))
+    answer = _encode_sign_in(SignIn(used, made.key))
     seconds = signins.devices.days * _DAY_SECONDS
     secure = call.scope["scheme"] == "https"
     answer.set_cookie(cookie_name(call), made.cookie, max_age=int(seconds), httponly=True, samesite="strict", secure=secure)  # fmt: skip
@@ -114,14 +116,14 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
 
 @endpoint("POST", "/api/addresses")
 async def sign_addresses(call: Request, body: Paths) -> Addresses:
-    """Sign addresses of pictures and downloads for this device."""
+    """Sign URLs of pictures and downloads for the device."""
     for path in body.paths:
         if not can_be_signed(path):
             raise InvalidInput(
-                f"{path} has no signed address.",
-                hint="Attachments and the export of the memory have.",
+                f"{path} cannot be signed.",
+                hint="Only attachments and the export of the memory can.",
             )
-    links, device = house_of(call).links, device_of(call)
+    links, device = state_of(call).links, device_of(call)
     return Addresses(
         [links.sign(device.id, path) for path in body.paths], ADDRESS_SECONDS
     )
@@ -129,26 +131,27 @@ async def sign_addresses(call: Request, body: Paths) -> Addresses:
 
 @endpoint("GET", "/api/devices")
 async def list_devices(call: Request) -> DeviceList:
-    """The browsers in which this user is signed in."""
+    """List the signed-in browsers of the user."""
     return await _listed(call)
 
 
 @endpoint("DELETE", "/api/devices/{id}")
 async def revoke_device(call: Request, id: Id) -> DeviceList:  # noqa: A002  (its name in the path)
-    """Sign one browser out. Its open streams end."""
-    await house_of(call).signins.revoke(id, user_of(call))
+    """Sign out a browser. Its open streams end."""
+    await state_of(call).signins.revoke(id, user_of(call))
     return await _listed(call)
 
 
 @endpoint("DELETE", "/api/devices", 204)
 async def revoke_devices(call: Request) -> None:
-    """Sign out every browser of this user, the one that asks included."""
-    await house_of(call).signins.revoke_all(user_of(call))
+    """Sign out every browser of the user, including the sender of the request."""
+    await state_of(call).signins.revoke_all(user_of(call))
 
 
 async def _listed(call: Request) -> DeviceList:
-    devices, current = house_of(call).signins.devices, device_of(call)
-    found = await asyncio.to_thread(devices.all, user_of(call))
+    signins, current = state_of(call).signins, device_of(call)
+    devices = signins.devices
+    found = await signins.threads.run(partial(devices.all, user_of(call)))
     return DeviceList(
         [
             ShownDevice(
@@ -165,24 +168,24 @@ async def _listed(call: Request) -> DeviceList:
 
 
 def _used(before: Device | None) -> Response:
-    """The answer to a link that is not good any more."""
+    """Return the response for an invalid link."""
     if before is not None:
-        return _answer(SignIn(before.user))
-    hint = "Run `tenax link` in a terminal, and open what it prints."
+        return _encode_sign_in(SignIn(before.user))
+    hint = "Run `tenax link` in a terminal and open the link that it prints."
     return problem(
         403,
-        "No such link",
-        "This link was used, or is older than a quarter of an hour.",
+        "Invalid link",
+        "This link was used before, or is older than 15 minutes.",
         hint,
     )
 
 
-def _answer(signed: SignIn) -> Response:
+def _encode_sign_in(signed: SignIn) -> Response:
     return Response(msgspec.json.encode(signed), media_type="application/json")
 
 
 def _name(agent: str) -> str:
-    """A short name for what the browser says about itself."""
+    """Return a short name for a User-Agent header."""
     browser = next(
         (name for mark, name in _BROWSERS.items() if f"{mark}/" in agent), ""
     )

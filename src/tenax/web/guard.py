@@ -1,14 +1,14 @@
-"""Who may ask: a device that is signed in, from this very page, under an address that is ours.
+"""The guard of every request: only signed-in devices, only from the Tenax page, only under an address of the server.
 
-A page of another site can send requests here (CSRF) and a name that somebody else controls can be made to point here
-(DNS rebinding). So an unsafe request must say that it comes from our own page, and the Host must be the address on which
-the server listens, or the name that it was told to listen on.
+A page of another site can send requests here (CSRF), and a foreign host name can be made to point here (DNS rebinding).
+So an unsafe request must come from the Tenax page, according to its headers. The Host must be the address of the
+listening socket, or the configured name.
 
-`localhost` is no such name: a browser tries [::1] first, where another program may listen on the same port, and would get
-the secrets that belong to the name. A document under `localhost`, or under another form of the address, is redirected.
+`localhost` is not accepted: a browser tries [::1] first, and another program listening there on the same port would get
+the secrets of the name. The guard redirects a document under `localhost`, or under another form of the address.
 
-The guard decides by the path of the scope, which is the path that is routed. `request.url` is put together with what the
-client wrote into the Host header, and may have another path.
+The guard decides by the path of the scope, because the routing uses the same path. `request.url` is built from the
+client's Host header, and may have another path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Guard"]
 
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z_.-]+)(:[0-9]{1,5})?")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_PROXY: Final = "A proxy must pass `Host` on as the browser sent it."
+_PROXY: Final = "A proxy must forward the `Host` header of the browser unchanged."
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=~"
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _HEADERS: Final = {
@@ -48,7 +48,7 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """The gate before every endpoint. It puts the user and the device into the request's state."""
+    """The gate before every endpoint. Stores the user and the device in the request's state."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Guard:
         self._host = host.lower()
         self._public = public
         self._proxied = proxied
-        """Whether a proxy is configured, which may have any address."""
+        """Whether a proxy is configured. A proxy may have any address."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -97,7 +97,7 @@ class Guard:
     async def _sign_in(
         self, request: Request, state: dict[str, Any]
     ) -> Response | None:
-        """Put the device of this request into its state; or refuse it."""
+        """Store the device of the request in `state`, or return the refusal."""
         try:
             device = await self._signins.device_of(request)
         except TenaxError as error:
@@ -119,27 +119,34 @@ class Guard:
         ):
             hint = f"Use the page itself. {_PROXY}"
             return problem(
-                403, "Another site", "This request does not come from the page.", hint
+                403,
+                "Another site",
+                "This request does not come from the Tenax page.",
+                hint,
             )
-        # An answer may show a picture from here; what does something is for scripts and people, not for pictures.
+        # An answer of the model may show a picture from here. Paths with an effect are for scripts and people, not for
+        # pictures.
         fetched = headers.get("sec-fetch-dest", "empty")
         if fetched == "image" and can_be_signed(path):
             return None
         if path.startswith("/api/") and fetched not in {"empty", "document"}:
             return problem(
-                403, "No picture", "There is no picture here.", "Use the page itself."
+                403,
+                "Not a picture",
+                "This address is not a picture.",
+                "Use the page itself.",
             )
         return None
 
     def _refused_host(self, request: Request, path: str) -> Response | None:
-        """Refuse a Host that is not ours, or redirect a document to the address that is."""
+        """Refuse a foreign Host, or redirect a document to the server's own address."""
         host = request.headers.get("host", "")
         name = _name_in(host)
         address = self._address(request)
         if name is not None and self._is_ours(name, address):
             return None
         port = host.rpartition(":")[2] if re.search(r":[0-9]+$", host) else ""
-        place = (f"[{address}]" if ":" in str(address) else str(address)) + (
+        own_host = (f"[{address}]" if ":" in str(address) else str(address)) + (
             f":{port}" if port else ""
         )
         is_local = address is not None and address.is_loopback
@@ -150,18 +157,16 @@ class Guard:
             and _opens_document(request, path)
         ):
             query = request.scope["query_string"].decode("ascii", "replace")
-            to = f"//{place}{quote(path, safe=_PATH_CHARACTERS)}" + (
+            to = f"//{own_host}{quote(path, safe=_PATH_CHARACTERS)}" + (
                 f"?{query}" if query else ""
             )
             return RedirectResponse(to, headers={"cache-control": "no-store"})
-        detail = (
-            "Tenax is not known under the name in the header `Host` of this request."
-        )
-        hint = f"Open http://{place}/ instead, or set `serve.host` to this name."
+        detail = "The `Host` header of this request does not name this server."
+        hint = f"Open http://{own_host}/ instead, or set `serve.host` to this name."
         return problem(403, "Another host", detail, f"{hint} {_PROXY}")
 
     def _address(self, request: Request) -> _Address | None:
-        """Return the address on which the server listens. If that is every address, return the loopback address."""
+        """Return the address of the listening socket. For a server on every address, return the loopback address."""
         if _is_every_address(self._host):
             return ipaddress.ip_address("::1" if ":" in self._host else "127.0.0.1")
         server = request.scope.get("server") or ("",)
@@ -181,7 +186,7 @@ class Guard:
 
 
 def _name_in(host: str) -> str | None:
-    """Return the name or the address in a Host header, or None if the header is malformed."""
+    """Return the name or the address in a Host header, or `None` if the header is malformed."""
     if not _HOST.fullmatch(host):
         return None
     try:
@@ -191,7 +196,7 @@ def _name_in(host: str) -> str | None:
 
 
 def _is_alias(name: str) -> bool:
-    """Whether the name leads to this very machine, but not only to the address on which the server listens."""
+    """Return whether the name means the local machine, but not exactly the address of the listening socket."""
     try:
         number = ipaddress.ip_address(name)
     except ValueError:
@@ -207,7 +212,7 @@ def _is_every_address(host: str) -> bool:
 
 
 def _plain(address: _Address) -> _Address:
-    """Return an IPv4 address that is written as an IPv6 address in its own form."""
+    """Return the IPv4 address of an IPv4-mapped IPv6 address; any other address stays unchanged."""
     return getattr(address, "ipv4_mapped", None) or address
 
 
@@ -221,18 +226,21 @@ def _opens_document(request: Request, path: str) -> bool:
 
 
 def _comes_from_page(headers: Headers) -> bool:
-    """Whether the browser says that our own page sends this. A browser that says nothing is not believed."""
+    """Return whether the browser names the Tenax page as the sender.
+
+    A browser without these headers is not believed.
+    """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:
         return False
-    # The scheme is left out: a proxy may speak https to the browser and http to us.
+    # The scheme is not compared: a proxy may speak https to the browser and http to Tenax.
     if origin is not None and origin.partition("://")[2] != headers["host"]:
         return False
     return site in {None, "same-origin"}
 
 
 def _may_read(headers: Headers) -> bool:
-    """Whether this is no picture, script or frame of another site."""
+    """Return whether the request is no picture, script or frame of another site."""
     return headers.get("sec-fetch-site", "none") in {
         "same-origin",
         "none",
@@ -240,7 +248,7 @@ def _may_read(headers: Headers) -> bool:
 
 
 def _navigates(headers: Headers) -> bool:
-    """Whether a person follows a link to here. What that opens does nothing by itself."""
+    """Return whether a person follows a link to the page. Opening the page has no effect by itself."""
     return (
         headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"

@@ -1,11 +1,11 @@
-"""One-time codes that a terminal gives, and addresses that are good for some minutes.
+"""One-time codes from the terminal, and signed URLs with a validity of minutes.
 
-A code is a file whose name is the code's digest; whoever takes the file away has used it. Only the account that runs Tenax
-can read the folder. The code of a link signs a browser in; a confirmation code shows that the person at the page also has
-the terminal.
+A code is a file with the digest of the code as its name. The process renaming the file uses the code. Only the account
+of Tenax can read the folder. The code of a link signs a browser in; a confirmation code shows that the person at the
+page also has the terminal.
 
-A browser fetches pictures and downloads without the page's key. Their addresses are signed instead, for one device, with a
-key that only this account can read.
+A browser fetches pictures and downloads without the page's key. Their URLs are signed instead, for a single device,
+with a key readable only by the same account.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import os
 import re
 import secrets
 import time
@@ -21,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tenax.concurrency import write_atomically
 from tenax.errors import CannotOpen, unusable
 
 __all__ = [
@@ -39,25 +39,25 @@ SIGNED_PATHS: Final = (
     "/api/conversations/{id}/attachments/{blob}",
     "/api/memory/export",
 )
-"""What a browser fetches by itself, without the page's key."""
+"""The paths fetched by the browser itself, without the page's key."""
 
 _CLOCK_SECONDS: Final = 10
-"""How far the clocks of a file system and of this machine may be apart."""
+"""The allowed difference between the clocks of the file system and of the machine."""
 _KEY_BYTES: Final = 32
 _ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-"""Of confirmation codes, which a person types: no characters that look alike."""
+"""The characters of confirmation codes. No two look alike, because a person types the codes."""
 _SIGNED: Final = re.compile(
     "|".join(re.sub(r"{\w+}", r"[A-Za-z0-9_.-]{1,128}", path) for path in SIGNED_PATHS)
 )
 
 
 def can_be_signed(path: str) -> bool:
-    """Whether the address of this path can be signed."""
+    """Return whether URLs with the path can be signed."""
     return _SIGNED.fullmatch(path) is not None
 
 
 class _Codes:
-    """Codes of one kind. Each is good once, for some seconds."""
+    """Codes of the same kind. A code is valid once, for a number of seconds."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder = folder
@@ -65,22 +65,17 @@ class _Codes:
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def add(self, code: str, text: str) -> None:
-        """Keep a code, with the text that its user gets."""
+        """Store a code with its text."""
         self._forget_old()
-        file = self._file(code)
-        temporary = file.with_suffix(f".{secrets.token_hex(4)}")
         try:
-            try:
-                temporary.touch(mode=0o600, exist_ok=False)
-                temporary.write_text(text, encoding="utf-8")
-                os.link(temporary, file)  # whoever finds the code finds its whole text
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_atomically(
+                self._file(code), text.encode(), overwrite=False, durable=False
+            )
         except OSError as error:
             raise unusable(f"No code can be made in {self._folder}", error) from error
 
     def read(self, code: str) -> str | None:
-        """The text of a code that is still good. The code stays so."""
+        """Return the text of a valid code. The code stays valid."""
         file = self._file(code)
         try:
             return file.read_text(encoding="utf-8") if self._is_fresh(file) else None
@@ -89,11 +84,12 @@ class _Codes:
 
     @contextlib.contextmanager
     def taken(self, code: str) -> Iterator[str | None]:
-        """The text of a code that is still good. From now on it is not; unless the block fails, then for the rest of its time."""
+        """Use a valid code and return its text. If the block fails, the code is valid again for its remaining time."""
         file = self._file(code)
         taken = file.with_suffix(f".{secrets.token_hex(4)}")
         try:
-            file.rename(taken)  # of two who use it at once, one does
+            # If two processes use the code at once, a single process succeeds.
+            file.rename(taken)
             text = taken.read_text(encoding="utf-8") if self._is_fresh(taken) else None
         except (OSError, UnicodeDecodeError):
             yield None
@@ -106,19 +102,15 @@ class _Codes:
             raise
         taken.unlink(missing_ok=True)
 
-    def take(self, code: str) -> str | None:
-        """The text of a code that is still good. From now on it is not."""
-        with self.taken(code) as text:
-            return text
-
     def forget(self, text: str | None) -> None:
-        """Delete the codes with this text, or all. Also delete files that cannot be read: nobody can use them.
+        """Delete the codes with a given text, or every code. Also delete unreadable files, because nobody can use them.
 
-        Raises OSError if a code could not be deleted, after it has tried all others.
+        Raises `OSError` if a code could not be deleted, after trying the remaining codes.
         """
         failed: OSError | None = None
         for file in self._folder.iterdir():
-            if file.is_dir():  # never a code
+            # A folder is never a code.
+            if file.is_dir():
                 continue
             found: str | None
             try:
@@ -138,19 +130,19 @@ class _Codes:
 
     def _forget_old(self) -> None:
         for file in self._folder.iterdir():
-            # a file that stays is too old to be used
+            # A file that cannot be deleted is too old to be valid anyway.
             with contextlib.suppress(OSError):
                 if not self._is_fresh(file):
                     file.unlink()
 
     def _is_fresh(self, file: Path) -> bool:
-        # A clock that was set back must not make a code good for longer than its time.
+        # A clock set back must not make a code valid for longer.
         age = time.time() - file.stat().st_mtime
         return -_CLOCK_SECONDS < age < self._seconds
 
 
 class Links:
-    """Codes and signatures of one Tenax, kept in `folder`."""
+    """The codes and signatures of an installation, stored in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -163,25 +155,21 @@ class Links:
             raise unusable(f"{folder} cannot be used", error) from error
 
     def make_code(self, user: str) -> str:
-        """The code of a link for this user, which works once and for a quarter of an hour."""
+        """Create the code of a link for a user. The code is valid once, for 15 minutes."""
         code = secrets.token_urlsafe(18)
         self._codes.add(code, user)
         return code
 
     def user_of(self, code: str) -> str | None:
-        """The user whom this code would sign in. The code stays good."""
+        """Return the user of a valid code. The code stays valid."""
         return self._codes.read(code)
 
-    def use_code(self, code: str) -> str | None:
-        """The user whom this code signs in. From now on the code is not good any more."""
-        return self._codes.take(code)
-
     def using(self, code: str) -> contextlib.AbstractContextManager[str | None]:
-        """The user whom this code signs in, as `use_code`. If the block fails, the code is good for the rest of its time."""
+        """Use a code and return its user. If the block fails, the code is valid again for its remaining time."""
         return self._codes.taken(code)
 
     def forget_codes(self, user: str | None) -> None:
-        """Make the links of this user, or of all users, not good any more."""
+        """Cancel the unused links of a user, or of every user."""
         try:
             self._codes.forget(user)
         except OSError as error:
@@ -190,24 +178,27 @@ class Links:
             ) from error
 
     def make_confirmation(self) -> str:
-        """A code for what asks for one. A person reads it in the terminal and types it into the page."""
+        """Create a confirmation code. A person reads the code in the terminal and types the code into the page."""
         code = "".join(secrets.choice(_ALPHABET) for _ in range(8))
         self._confirmations.add(code, "")
         return f"{code[:4]}-{code[4:]}"
 
     @contextlib.contextmanager
     def confirming(self, code: str) -> Iterator[bool]:
-        """Whether this is a confirmation code; then it is not any more. If the block fails, it is for the rest of its time."""
+        """Use a confirmation code and return whether the code was valid.
+
+        If the block fails, the code is valid again.
+        """
         with self._confirmations.taken(re.sub(r"[\s-]", "", code).upper()) as text:
             yield text is not None
 
     def sign(self, device: str, path: str) -> str:
-        """The address of this path for a device. It is good for `ADDRESS_SECONDS`."""
+        """Return a signed URL of a path for a device. The URL is valid for `ADDRESS_SECONDS`."""
         until = int(time.time()) + ADDRESS_SECONDS
         return f"{path}?signed={until}.{self._mac(device, path, str(until))}"
 
     def is_signed(self, device: str, path: str, signature: str) -> bool:
-        """Whether this signature was made for the device and the path, and is still good."""
+        """Return whether the signature matches the device and the path, and has not expired."""
         until, _, mac = signature.partition(".")
         if not can_be_signed(path) or not re.fullmatch(r"[0-9]{1,12}", until, re.ASCII):
             return False
@@ -223,23 +214,14 @@ class Links:
 
     def _read_key(self) -> bytes:
         file = self._folder / "key"
-        temporary = file.with_suffix(f".{secrets.token_hex(4)}")
         if not file.exists():
-            with open(  # noqa: PTH123
-                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
-            ) as opened:
-                opened.write(secrets.token_bytes(_KEY_BYTES))
-                opened.flush()
-                os.fsync(opened.fileno())
-            try:
-                os.link(temporary, file)  # who is first wins
-            except FileExistsError:
-                pass
-            finally:
-                temporary.unlink()
+            # Two processes starting at once both use the key written first.
+            with contextlib.suppress(FileExistsError):
+                write_atomically(file, secrets.token_bytes(_KEY_BYTES), overwrite=False)
         key = file.read_bytes()
-        if len(key) != _KEY_BYTES:  # whoever knows what is left of it could sign
+        # With a short key, anybody knowing the remaining bytes could sign.
+        if len(key) != _KEY_BYTES:
             raise CannotOpen(
-                f"{file} is damaged.", hint="delete it; Tenax makes another"
+                f"{file} is damaged.", hint="Delete it. Tenax creates a new one."
             )
         return key

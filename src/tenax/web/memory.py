@@ -1,19 +1,18 @@
-"""`/api/memory`: what is remembered, where each of it was learned, and how far other memories are behind."""
+"""`/api/memory`: memories, their sources, and the state of the memory providers."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from tenax.assembly import Runtime
 from tenax.clock import rfc3339
 from tenax.errors import InvalidInput, NoSuchConversation
-from tenax.memory.facts import Fact
+from tenax.memory.entries import MemoryEntry
 from tenax.memory.memory import Loaded, Memory, Status
-from tenax.runtime.runtime import Runtime
-from tenax.web.api import Id, endpoint
+from tenax.web.api import Id, RequestBody, ResponseBody, endpoint
 from tenax.web.search import titles_of
 
 About = Literal["profile", "note"]
@@ -21,8 +20,8 @@ Version = Annotated[int, Meta(ge=1, lt=2**31)]
 Text = Annotated[str, Meta(max_length=10_000)]
 
 
-class Remembered(msgspec.Struct, frozen=True):
-    """A version of a fact. `was` of a change is the `version` that was seen."""
+class Remembered(ResponseBody):
+    """A version of a memory. A change passes the `version` seen by the client as `was`."""
 
     id: str
     version: int
@@ -32,120 +31,120 @@ class Remembered(msgspec.Struct, frozen=True):
     by: Literal["person", "model", "review", "import"]
     at: str
     conversation: str | None
-    """Where it was learned, at which message, and what that conversation is called."""
+    """The source of the memory: the conversation, the message `seq` and the title of the conversation."""
     seq: int | None
     title: str | None
     scope: str | None
-    """The only conversation that it is for."""
+    """If set, the memory is used only in the given conversation."""
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """Facts, newest first; found ones, best first; or the versions of one, oldest first."""
+class Memories(ResponseBody):
+    """Memories, newest first; search results, best first; versions of a memory, oldest first."""
 
     facts: list[Remembered]
 
 
-class Added(msgspec.Struct, frozen=True):
-    """A fact, and whether it was known already."""
+class Added(ResponseBody):
+    """A memory, and whether the memory existed already."""
 
     fact: Remembered
     known: bool
 
 
-class NewFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something to remember."""
+class NewMemory(RequestBody):
+    """A new memory."""
 
     text: Text
     about: About = "note"
 
 
-class FactChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be otherwise than in the version that was seen."""
+class MemoryChange(RequestBody):
+    """A change of the version `was`."""
 
     was: Version
     text: Text | None = None
     about: About | None = None
 
 
-class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The version that was seen."""
+class Seen(RequestBody):
+    """The version seen by the client."""
 
     was: Version
 
 
-class Markdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Facts, as the export writes them."""
+class Markdown(RequestBody):
+    """Memories in the format of the export."""
 
     markdown: str
 
 
-class Providers(msgspec.Struct, frozen=True):
-    """The memories beside the built-in one."""
+class Providers(ResponseBody):
+    """The external memory providers."""
 
     providers: list[Status]
 
 
-class Retried(msgspec.Struct, frozen=True):
-    """How many it took now."""
+class Retried(ResponseBody):
+    """The number of successful deliveries."""
 
     retried: int
 
 
 @endpoint("GET", "/api/memory")
-async def list_facts(
+async def list_memories(
     runtime: Runtime, words: Annotated[str, Meta(max_length=500)] = ""
-) -> Facts:
-    """What is remembered; with words, what fits them."""
+) -> Memories:
+    """List memories; with `words`, search memories."""
     memory = runtime.memory
-    return Facts(
+    return Memories(
         await _shown(
-            runtime, await (memory.search(words) if words.strip() else memory.facts())
+            runtime, await (memory.search(words) if words.strip() else memory.entries())
         )
     )
 
 
 @endpoint("POST", "/api/memory")
-async def add_fact(runtime: Runtime, body: NewFact) -> Added:
-    """Remember something. What is known already is not remembered twice."""
-    fact, is_new = await runtime.memory.add(body.text, about=body.about)
-    return Added(await _one(runtime, fact), not is_new)
+async def add_memory(runtime: Runtime, body: NewMemory) -> Added:
+    """Add a memory. An existing memory is not added again."""
+    entry, is_new = await runtime.memory.add(body.text, about=body.about)
+    return Added(await _one(runtime, entry), not is_new)
 
 
 @endpoint("GET", "/api/memory/export")
-async def export_facts(runtime: Runtime) -> Response:
-    """Everything that is remembered, as Markdown that people read and `import` takes."""
+async def export_memories(runtime: Runtime) -> Response:
+    """Export every memory as Markdown. `import` reads the same format."""
     text = await runtime.memory.export()
     headers = {"content-disposition": 'attachment; filename="tenax-memory.md"'}
     return Response(text, media_type="text/markdown", headers=headers)
 
 
 @endpoint("POST", "/api/memory/import")
-async def import_facts(runtime: Runtime, body: Markdown) -> Loaded:
-    """Remember what an export says. Nothing that is remembered is lost by it."""
+async def import_memories(runtime: Runtime, body: Markdown) -> Loaded:
+    """Import an export. Existing memories are kept."""
     return await runtime.memory.load(body.markdown)
 
 
 @endpoint("GET", "/api/memory/status")
 async def memory_status(runtime: Runtime) -> Providers:
-    """How far each provider is behind, what went wrong last, and what it could not take."""
+    """Return the state of the memory providers: their backlog, last error and failed deliveries."""
     return Providers(await runtime.memory.status())
 
 
 @endpoint("POST", "/api/memory/providers/{name}/retry")
 async def retry_provider(runtime: Runtime, name: Id) -> Retried:
-    """Give a provider once more what it could not take."""
+    """Retry the failed deliveries to a provider."""
     return Retried(await runtime.memory.retry(name))
 
 
 @endpoint("GET", "/api/memory/{id}")
-async def fact_versions(runtime: Runtime, id: Id) -> Facts:  # noqa: A002  (its name in the path)
-    """Every version of a fact."""
-    return Facts(await _shown(runtime, await _versions(runtime.memory, id)))
+async def memory_versions(runtime: Runtime, id: Id) -> Memories:  # noqa: A002  (its name in the path)
+    """List the versions of a memory."""
+    return Memories(await _shown(runtime, await _versions(runtime.memory, id)))
 
 
 @endpoint("PATCH", "/api/memory/{id}")
-async def change_fact(runtime: Runtime, id: Id, body: FactChange) -> Remembered:  # noqa: A002
-    """Correct a fact. It is refused if another version stands than the one that was seen."""
+async def change_memory(runtime: Runtime, id: Id, body: MemoryChange) -> Remembered:  # noqa: A002
+    """Change a memory. Refused if version `was` is no longer current."""
     await _versions(runtime.memory, id)
     return await _one(
         runtime,
@@ -154,37 +153,37 @@ async def change_fact(runtime: Runtime, id: Id, body: FactChange) -> Remembered:
 
 
 @endpoint("DELETE", "/api/memory/{id}")
-async def forget_fact(runtime: Runtime, id: Id, was: Version) -> Remembered:  # noqa: A002
-    """Forget a fact; the answer's version is what `undo` takes."""
+async def forget_memory(runtime: Runtime, id: Id, was: Version) -> Remembered:  # noqa: A002
+    """Forget a memory. Pass the returned version to `undo` to restore the memory."""
     await _versions(runtime.memory, id)
     return await _one(runtime, await runtime.memory.remove(id, was=was))
 
 
 @endpoint("POST", "/api/memory/{id}/undo")
-async def undo_fact(runtime: Runtime, id: Id, body: Seen) -> Remembered:  # noqa: A002
-    """Take back what a version did."""
+async def undo_memory(runtime: Runtime, id: Id, body: Seen) -> Remembered:  # noqa: A002
+    """Undo the change made by a version."""
     await _versions(runtime.memory, id)
     return await _one(runtime, await runtime.memory.undo(id, was=body.was))
 
 
-async def _versions(memory: Memory, fact: str) -> list[Fact]:
-    """Those of a fact of this user's; another's is as if it did not exist."""
+async def _versions(memory: Memory, memory_id: str) -> list[MemoryEntry]:
+    """Return the versions of a memory. Raises `NoSuchConversation` (404) if the user has no such memory."""
     try:
-        return await memory.versions(fact)
+        return await memory.versions(memory_id)
     except InvalidInput as error:
         raise NoSuchConversation(str(error), hint=error.hint) from error
 
 
-async def _one(runtime: Runtime, fact: Fact) -> Remembered:
-    return (await _shown(runtime, [fact]))[0]
+async def _one(runtime: Runtime, entry: MemoryEntry) -> Remembered:
+    return (await _shown(runtime, [entry]))[0]
 
 
-async def _shown(runtime: Runtime, facts: list[Fact]) -> list[Remembered]:
+async def _shown(runtime: Runtime, entries: list[MemoryEntry]) -> list[Remembered]:
     titles = await titles_of(
-        runtime, {each.conversation for each in facts if each.conversation}
+        runtime, {entry.conversation for entry in entries if entry.conversation}
     )
     return [
-        Remembered(each.id, each.version, each.state, each.text, each.about, each.by, rfc3339(each.at),
-                   each.conversation, each.seq, titles.get(each.conversation or ""), each.scope)
-        for each in facts
+        Remembered(entry.id, entry.version, entry.state, entry.text, entry.about, entry.by, rfc3339(entry.at),
+                   entry.conversation, entry.seq, titles.get(entry.conversation or ""), entry.scope)
+        for entry in entries
     ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""Errors as RFC 9457 problems, with a hint that a person can follow. A surprise is logged, and told without its insides."""
+"""Errors as RFC 9457 problems, with a hint for the person.
+
+Unexpected errors are logged, and the details stay in the log.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from tenax.errors import (
     Refused,
     StoreError,
     TenaxError,
+    TooBusy,
     TooLarge,
 )
 
@@ -28,18 +32,19 @@ T = TypeVar("T")
 
 _STATUS: Final[list[tuple[type[TenaxError], int, str]]] = [
     (TooLarge, 413, "Too large"),
-    (InvalidInput, 400, "This cannot be taken"),
+    (InvalidInput, 400, "Invalid request"),
     (NoSuchConversation, 404, "Not found"),
     (Gone, 410, "Deleted"),
     (Refused, 409, "Refused"),
     (ConfigError, 409, "Not set up"),
-    (CannotOpen, 503, "A file or folder cannot be used"),
-    (StoreError, 503, "The store does not answer"),
+    (CannotOpen, 503, "File or folder not usable"),
+    (StoreError, 503, "Store not responding"),
+    (TooBusy, 503, "Too busy"),
 ]
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What went wrong."""
+    """An error."""
 
     title: str
     status: int
@@ -54,7 +59,10 @@ def problem(status: int, title: str, detail: str, hint: str = "") -> Response:
 
 
 async def or_refused(work: Awaitable[T]) -> T:
-    """For what is well-formed: what cannot be taken then stands against what is there."""
+    """Await `work`, and turn `InvalidInput` into `Refused`.
+
+    The reason: the request is well-formed but conflicts with the current state.
+    """
     try:
         return await work
     except InvalidInput as error:
@@ -62,7 +70,7 @@ async def or_refused(work: Awaitable[T]) -> T:
 
 
 def answer_to(error: Exception) -> Response:
-    """The problem that this error is."""
+    """Return the response for an error."""
     for kind, status, title in _STATUS:
         if isinstance(error, kind):
             return problem(status, title, str(error), error.hint)
@@ -75,5 +83,5 @@ def answer_to(error: Exception) -> Response:
     return problem(
         500,
         "Something went wrong",
-        "Something went wrong inside Tenax; the log says what.",
+        "Something went wrong in Tenax. The log has the details.",
     )

@@ -1,21 +1,20 @@
-"""`/api/schedules`: what is asked by itself, when, and why it waits."""
+"""`/api/schedules`: prompts that run at set times."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
+from tenax.assembly import Runtime
 from tenax.clock import rfc3339
-from tenax.runtime.runtime import Runtime
 from tenax.schedules.rows import WORDS_CHARS_MAX
-from tenax.web.api import Id, endpoint
+from tenax.web.api import Id, RequestBody, ResponseBody, endpoint
 from tenax.web.search import titles_of
 
 
-class Scheduled(msgspec.Struct, frozen=True):
-    """A schedule. `waits` is why it is not run, if it is not."""
+class Scheduled(ResponseBody):
+    """A schedule. `waits` says why a due run has not happened yet."""
 
     id: str
     conversation: str
@@ -28,14 +27,14 @@ class Scheduled(msgspec.Struct, frozen=True):
     waits: str
 
 
-class Schedules(msgspec.Struct, frozen=True):
-    """Schedules, by the time that they are due next."""
+class Schedules(ResponseBody):
+    """Schedules, ordered by the time of the next run."""
 
     schedules: list[Scheduled]
 
 
-class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to ask, and when, in words; without a conversation in a new one, without a zone in the machine's."""
+class NewSchedule(RequestBody):
+    """A prompt and its time, in words. Defaults: a new conversation, and the time zone of the server."""
 
     when: Annotated[str, Meta(max_length=200)]
     words: Annotated[str, Meta(max_length=WORDS_CHARS_MAX)]
@@ -45,13 +44,13 @@ class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @endpoint("GET", "/api/schedules")
 async def list_schedules(runtime: Runtime) -> Schedules:
-    """Those that are not over."""
+    """List the schedules with a next run."""
     return await _shown(runtime)
 
 
 @endpoint("POST", "/api/schedules", 201)
 async def add_schedule(runtime: Runtime, body: NewSchedule, key: str) -> Schedules:
-    """Make one, once for each key."""
+    """Add a schedule, once per idempotency key."""
     await runtime.schedules.add(
         body.words,
         body.when,
@@ -64,19 +63,28 @@ async def add_schedule(runtime: Runtime, body: NewSchedule, key: str) -> Schedul
 
 @endpoint("DELETE", "/api/schedules/{id}")
 async def remove_schedule(runtime: Runtime, id: Id) -> Schedules:  # noqa: A002  (its name in the path)
-    """Take one away."""
+    """Remove a schedule."""
     await runtime.schedules.remove(id)
     return await _shown(runtime)
 
 
 async def _shown(runtime: Runtime) -> Schedules:
     plans = await runtime.schedules.all()
-    titles = await titles_of(runtime, {each.schedule.conversation for each in plans})
-    return Schedules(
-        [
-            Scheduled(each.id, each.conversation, titles.get(each.conversation), each.words, each.when, each.zone,
-                      rfc3339(each.due or 0), rfc3339(each.made_at), plan.waits)
-            for plan in plans
-            for each in (plan.schedule,)
-        ]
-    )  # fmt: skip
+    titles = await titles_of(runtime, {plan.schedule.conversation for plan in plans})
+    shown = []
+    for plan in plans:
+        schedule = plan.schedule
+        shown.append(
+            Scheduled(
+                id=schedule.id,
+                conversation=schedule.conversation,
+                title=titles.get(schedule.conversation),
+                words=schedule.words,
+                when=schedule.when,
+                zone=schedule.zone,
+                next=rfc3339(schedule.due or 0),
+                made_at=rfc3339(schedule.made_at),
+                waits=plan.waits,
+            )
+        )
+    return Schedules(shown)

@@ -1,23 +1,22 @@
-"""`/api/search`: everything that was ever said."""
+"""`/api/search`: full-text search over every conversation of the user."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
+from tenax.assembly import Runtime
 from tenax.clock import rfc3339
 from tenax.errors import Gone, NoSuchConversation
-from tenax.runtime.runtime import Runtime
-from tenax.web.api import Id, endpoint
-from tenax.web.conversations import Limit, place_in, shown
+from tenax.web.api import Id, ResponseBody, endpoint
+from tenax.web.conversations import Limit, parse_position, shown
 
 _Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A message that was found."""
+class Found(ResponseBody):
+    """A search result."""
 
     conversation: str
     title: str | None
@@ -27,8 +26,8 @@ class Found(msgspec.Struct, frozen=True):
     at: str
 
 
-class Hits(msgspec.Struct, frozen=True):
-    """A page of what was found, newest first."""
+class Hits(ResponseBody):
+    """A page of search results, newest first."""
 
     hits: list[Found]
     next: str | None
@@ -42,21 +41,23 @@ async def search(
     before: str | None = None,
     limit: Limit = 20,
 ) -> Hits:
-    """Messages with these words, of every conversation or of one."""
-    place = place_in("hits", before, tuple[_Number, _Number])
-    page = await runtime.search(q, conversation=conversation, before=place, limit=limit)
-    titles = await titles_of(runtime, {each.conversation for each in page.hits})
+    """Search messages, in every conversation or in a single conversation."""
+    position = parse_position("hits", before, tuple[_Number, _Number])
+    page = await runtime.search(
+        q, conversation=conversation, before=position, limit=limit
+    )
+    titles = await titles_of(runtime, {hit.conversation for hit in page.hits})
     hits = [
         Found(
-            each.conversation,
-            titles[each.conversation],
-            each.seq,
-            each.role,
-            each.snippet,
-            rfc3339(each.at),
+            hit.conversation,
+            titles[hit.conversation],
+            hit.seq,
+            hit.role,
+            hit.snippet,
+            rfc3339(hit.at),
         )
-        for each in page.hits
-        if each.conversation in titles
+        for hit in page.hits
+        if hit.conversation in titles
     ]
     return Hits(
         hits, None if page.before is None else f"{page.before[0]}.{page.before[1]}"
@@ -64,7 +65,7 @@ async def search(
 
 
 async def titles_of(runtime: Runtime, names: set[str]) -> dict[str, str | None]:
-    """What conversations are called. One that is gone has no name."""
+    """Return the titles of conversations. A deleted conversation has no entry."""
     titles: dict[str, str | None] = {}
     for name in names:
         try:

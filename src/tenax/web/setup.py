@@ -1,4 +1,4 @@
-"""`/api/setup`: which model answers, what there is to choose from, and connecting another."""
+"""`/api/setup`: the active model, the available models, and connecting another model."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
-from tenax.config import ModelSettings, Secret, shown
-from tenax.config import write as settings
+from tenax.config import ModelSettings, Secret, hide_password, write
 from tenax.errors import InvalidInput
 from tenax.journal import LOCAL_USER
-from tenax.models import discovery as found
+from tenax.models import discovery
 from tenax.models.base import Failure
 from tenax.models.http import is_loopback
 from tenax.models.practice.practice import installed
-from tenax.web.api import endpoint
-from tenax.web.house import house_of, user_of
+from tenax.web.api import RequestBody, ResponseBody, endpoint
+from tenax.web.server_state import state_of, user_of
 
 Url = Annotated[str, Meta(max_length=2000)]
 Key = Annotated[str, Meta(max_length=2000)]
 
 
-class Answers(msgspec.Struct, frozen=True):
-    """The model that answers."""
+class Answers(ResponseBody):
+    """The active model."""
 
     label: str
     name: str
@@ -35,8 +33,8 @@ class Answers(msgspec.Struct, frozen=True):
     url: str = ""
 
 
-class Offered(msgspec.Struct, frozen=True):
-    """A model that is there to be used."""
+class Offered(ResponseBody):
+    """A model found on the machine or through a key in the environment."""
 
     id: str
     title: str
@@ -44,8 +42,8 @@ class Offered(msgspec.Struct, frozen=True):
     kind: str
 
 
-class Setup(msgspec.Struct, frozen=True):
-    """What is set up, and what could be."""
+class Setup(ResponseBody):
+    """The active model, and the models to choose from."""
 
     user: str
     version: str
@@ -57,63 +55,69 @@ class Setup(msgspec.Struct, frozen=True):
     labels: list[str]
 
 
-class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An offer that is taken. `name` is one of its models, where it has several."""
+class Choice(RequestBody):
+    """An offer to use. `name` selects a model of the offer."""
 
     offer: Annotated[str, Meta(min_length=1, max_length=300)]
     name: Annotated[str, Meta(max_length=300)] = ""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where models are, and the key for it."""
+class ModelServer(RequestBody, kw_only=True):
+    """A model server, and its key."""
 
     api: Literal["openai", "anthropic"]
     url: Url
     key: Key = ""
 
 
-class Connection(Place, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model there."""
+class Connection(ModelServer, kw_only=True):
+    """A model on a server."""
 
     name: Annotated[str, Meta(min_length=1, max_length=300)]
 
 
-class Names(msgspec.Struct, frozen=True):
-    """Models."""
+class Names(ResponseBody):
+    """The names of models."""
 
     models: list[str]
 
 
-class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the models that are set up."""
+class Label(RequestBody):
+    """The label of a model in the settings."""
 
     label: Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 @endpoint("GET", "/api/setup")
 async def get_setup(call: Request) -> Setup:
-    """What is set up, and what there is on this machine to be used."""
+    """Return the active model, and the models found."""
     return await _setup(call)
 
 
 @endpoint("POST", "/api/setup/use", owner=True)
 async def use_offer(call: Request, body: Choice) -> Setup:
-    """Answer with this offer from now on. It is tried first."""
+    """Use an offered model from now on, after a test call."""
     offer = next(
-        (each for each in await found.find(os.environ) if each.id == body.offer), None
+        (
+            offer
+            for offer in await discovery.find_offers(os.environ)
+            if offer.id == body.offer
+        ),
+        None,
     )
     if offer is None:
         raise InvalidInput(
-            "This is not there any more.", hint="Look again at what there is."
+            "This model is no longer available.",
+            hint="Reload the page and choose again.",
         )
-    ready = await found.use(offer, os.environ, name=body.name)
+    ready = await discovery.use_offer(offer, os.environ, name=body.name)
     return await _taken(call, ready, None)
 
 
 @endpoint("POST", "/api/setup/models", owner=True)
-async def list_models(body: Place) -> Names:
-    """The models at an address."""
-    listed = await found.models_at(body.api, body.url, _secret(body))
+async def list_models(body: ModelServer) -> Names:
+    """List the models of a server."""
+    listed = await discovery.list_models(body.api, body.url, _secret(body))
     if isinstance(listed, Failure):
         raise InvalidInput(listed.message, hint=listed.hint)
     return Names(listed)
@@ -121,54 +125,56 @@ async def list_models(body: Place) -> Names:
 
 @endpoint("POST", "/api/setup/connect", owner=True)
 async def connect_model(call: Request, body: Connection) -> Setup:
-    """Answer with the model at this address from now on. It is tried first; what fails is not kept."""
-    ready = await found.reach(body.api, body.url, body.name, _secret(body))
+    """Connect a model and use it from now on, after a test call. A model failing the test is not saved."""
+    ready = await discovery.reach_model(body.api, body.url, body.name, _secret(body))
     return await _taken(call, ready, body.key.strip() or None)
 
 
 @endpoint("POST", "/api/setup/choose", owner=True)
 async def choose_label(call: Request, body: Label) -> Setup:
-    """Answer with another of the models that are set up."""
-    house = house_of(call)
-    if body.label not in house.config.models:
-        raise InvalidInput(f"There is no model {body.label!r} in the configuration.")
-    await house.change(settings.choose_model, body.label)
+    """Switch to another model of the settings."""
+    state = state_of(call)
+    if body.label not in state.config.models:
+        raise InvalidInput(f"The settings have no model {body.label!r}.")
+    await state.change(write.choose_model, body.label)
     return await _setup(call)
 
 
-def _secret(place: Place) -> Secret | None:
-    return Secret(place.key, "the field for the key") if place.key.strip() else None
+def _secret(server: ModelServer) -> Secret | None:
+    return Secret(server.key, "the field for the key") if server.key.strip() else None
 
 
-async def _taken(call: Request, ready: found.Ready | Failure, key: str | None) -> Setup:
+async def _taken(
+    call: Request, ready: discovery.Ready | Failure, key: str | None
+) -> Setup:
     if isinstance(ready, Failure):
         raise InvalidInput(ready.message, hint=ready.hint)
-    await house_of(call).change(settings.add_model, ready.label, ready.values, key=key)
+    await state_of(call).change(write.add_model, ready.label, ready.values, key=key)
     return await _setup(call)
 
 
 async def _setup(call: Request) -> Setup:
-    house = house_of(call)
-    await house.look_at_settings()
-    config = house.config
+    state = state_of(call)
+    await state.look_at_settings()
+    config = state.config
     owner = user_of(call) == LOCAL_USER
-    offers = await found.find(os.environ) if owner else []
+    offers = await discovery.find_offers(os.environ) if owner else []
     return Setup(
         user=user_of(call),
         version=metadata.version("tenax"),
         model=_answers(config.models[config.model]) if config.model else None,
         offers=[
-            Offered(each.id, each.title, each.detail, each.kind) for each in offers
+            Offered(offer.id, offer.title, offer.detail, offer.kind) for offer in offers
         ],
         practice=installed(),
         file=_at_home(config.file) if owner else "",
-        terminal=house.terminal if owner else "",
+        terminal=state.terminal if owner else "",
         labels=sorted(config.models) if owner else [],
     )
 
 
 def _at_home(file: Path) -> str:
-    """A path as people write it."""
+    """Return a path with ~ for the home folder."""
     try:
         return f"~/{file.relative_to(Path.home())}"
     except (ValueError, RuntimeError):
@@ -179,4 +185,4 @@ def _answers(model: ModelSettings) -> Answers:
     if model.api in {"practice", "script"}:
         return Answers(model.label, model.name, model.api)
     kind: Literal["local", "cloud"] = "local" if is_loopback(model.url) else "cloud"
-    return Answers(model.label, model.name, kind, shown(model.url))
+    return Answers(model.label, model.name, kind, hide_password(model.url))

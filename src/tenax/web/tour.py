@@ -1,28 +1,29 @@
-"""`/api/tour`: a conversation in which a script answers, and the plug that can be pulled; and `/api/doctor`."""
+"""`/api/tour`: a scripted conversation, with a kill of the server by the person; `/api/doctor`: verify the store."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+from functools import partial
 
-import msgspec
 from starlette.requests import Request
 
 from tenax.agent.tour import FIRST_WORDS, TOUR
+from tenax.assembly import Runtime
+from tenax.concurrency import run_in_own_thread
 from tenax.errors import Refused
 from tenax.journal.verify.store import verify
-from tenax.runtime.conversation_list import Listed
-from tenax.runtime.runtime import Runtime
-from tenax.web.api import endpoint
+from tenax.runtime.list_entry import Listed
+from tenax.web.api import ResponseBody, endpoint
 from tenax.web.conversations import shown
-from tenax.web.house import house_of
+from tenax.web.server_state import state_of
 
 _PLUG_SECONDS = 0.2
 
 
-class Examined(msgspec.Struct, frozen=True):
-    """What a look at the whole store found."""
+class Examined(ResponseBody):
+    """The result of a verification."""
 
     ok: bool
     lines: list[str]
@@ -30,7 +31,7 @@ class Examined(msgspec.Struct, frozen=True):
 
 @endpoint("POST", "/api/tour", 201)
 async def begin_tour(runtime: Runtime) -> Listed:
-    """A new tour, its first words said."""
+    """Start a tour."""
     conversation = await runtime.new(source=TOUR)
     await runtime.rename(conversation, "The tour")
     await runtime.submit(conversation, FIRST_WORDS)
@@ -39,10 +40,12 @@ async def begin_tour(runtime: Runtime) -> Listed:
 
 @endpoint("POST", "/api/tour/plug", 202, owner=True)
 async def pull_the_plug(runtime: Runtime) -> None:
-    """Kill this server, as a power cut would. Its parent starts it again."""
+    """Kill the server process, like a power cut. The parent process restarts the server."""
     recent = await runtime.conversations(limit=50)
-    if not any(each.source == TOUR for each in recent):
-        raise Refused("The plug can be pulled on the tour.", hint="Begin one first.")
+    if not any(summary.source == TOUR for summary in recent):
+        raise Refused(
+            "The plug can be pulled only during a tour.", hint="Start a tour first."
+        )
     asyncio.get_running_loop().call_later(
         _PLUG_SECONDS, os.kill, os.getpid(), signal.SIGKILL
     )
@@ -50,7 +53,7 @@ async def pull_the_plug(runtime: Runtime) -> None:
 
 @endpoint("GET", "/api/doctor", owner=True)
 async def examine(call: Request) -> Examined:
-    """Prove the whole store: every digest and index row is derived again."""
-    journal = house_of(call).journal
-    report = await asyncio.to_thread(verify, journal.of(None))
+    """Verify the whole store: derive every digest and index row again, and compare."""
+    journal = state_of(call).journal
+    report = await run_in_own_thread(partial(verify, journal.of(None)))
     return Examined(report.ok, report.lines())

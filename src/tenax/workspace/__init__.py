@@ -1,1 +1,1 @@
-"""The files that tools work on: folders, changes, and putting them back."""
+"""The changes of turns in the working folder, and their reversal."""

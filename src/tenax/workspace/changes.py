@@ -1,8 +1,9 @@
-"""What turns changed in the conversation's folder: found around each call that may change something, shown, put back.
+"""Find, show and revert the changes of turns in the working folder.
 
-The folder is on disk as it was before such a call begins (`tools/snapshot.py`). What is another afterwards is an event
-beside the call's outcome, `files.changed`, and what the files held is in blobs. What a call changed whose process died is
-found by whoever comes next. None of this holds a turn for long, and nothing that goes wrong here fails one.
+Before a call that may change files, a snapshot of the folder is stored (`snapshots.py`). Afterwards the differences
+become an event `files.changed` beside the outcome of the call, and the contents of the files go into blobs. If the
+process dies during a call, the next process reports the changes. The work delays a turn only briefly, and no error in
+this module fails a turn.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from tenax.clock import Timing
+from tenax.concurrency import run_in_own_thread
 from tenax.errors import (
     Gone,
     InvalidInput,
@@ -34,7 +37,6 @@ from tenax.events import FileChange, FilesChanged, FileState, RunStarted
 from tenax.journal import LOCAL_USER
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
-from tenax.tools.base import aside
 from tenax.tools.files.diff import diff
 from tenax.tools.files.edit import replace
 from tenax.tools.files.walk import read
@@ -54,22 +56,22 @@ from tenax.workspace.snapshots import (
     Manifest,
     Snapshots,
     Taken,
-    same,
+    is_same,
 )
 
 __all__ = ["FILES_MAX", "Changed", "Changes", "PutBack", "TurnChanges", "Watch"]
 
 log = logging.getLogger(__name__)
 
+# The maximum number of changed files of a call.
 FILES_MAX: Final = 1000
-"""Files of one call."""
+# The maximum size of the paths of a call: the size of an event is limited, and JSON can make a path six times as long.
 _PATHS_BYTES_MAX: Final = 400_000
-"""Of all their paths: an event has an end, and what stands in a path may take six times as much there."""
 _TURNS_MAX: Final = 20
-_LOOK_SECONDS: Final = 5.0
-_REST_SECONDS: Final = 60.0
-_TELL_SECONDS: Final = 3.0
-_NOT_LOOKED: Final = (
+_PAUSE_SECONDS: Final = 60.0
+_BRIEF_SECONDS: Final = 5.0
+_REPORT_SECONDS: Final = 3.0
+_NOT_SCANNED: Final = (
     "The folder could not be looked at in time, so what was changed in it is not known."
 )
 _ELSEWHERE: Final = "This turn worked in another folder, so its changes are not shown."
@@ -79,7 +81,7 @@ _Net = dict[str, FileChange]
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A file that a turn changed. `note` says what the diff cannot."""
+    """A file changed by a turn. `note` describes changes not shown in the diff."""
 
     path: str
     what: What
@@ -88,7 +90,7 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class TurnChanges(msgspec.Struct, frozen=True):
-    """What a turn changed, under the name that `put_back` takes. `undoes` is the turn that it put back itself."""
+    """The changes of a turn. `turn` is the name for `put_back`. `undoes` is the name of the reverted turn, if any."""
 
     turn: str
     at: int
@@ -99,7 +101,7 @@ class TurnChanges(msgspec.Struct, frozen=True):
 
 
 class PutBack(msgspec.Struct, frozen=True):
-    """The files that are again as they were, and why others are not."""
+    """The reverted files, and for every other file the reason why it was not reverted."""
 
     done: list[str]
     left: dict[str, str]
@@ -107,42 +109,47 @@ class PutBack(msgspec.Struct, frozen=True):
 
 class _Turn:
     def __init__(self, name: str, at: int) -> None:
-        self.name, self.at = name, at
+        self.name = name
+        self.at = at
         self.runs: set[str | None] = set()
+        # The working folders of the runs.
         self.folders: set[str] = set()
-        """Where its runs worked."""
         self.events: list[FilesChanged] = []
         self.undone = False
 
     def net(self, *more: FilesChanged) -> _Net:
-        """Each file before the first change and after the last one, if that makes a difference."""
+        """Return every file before the first and after the last change, if the two states differ."""
         found: _Net = {}
-        for each in (
-            change for event in (*self.events, *more) for change in event.files
-        ):
-            first = found.get(each.path, each)
-            found[each.path] = FileChange(each.path, first.before, each.after)
+        for event in (*self.events, *more):
+            for change in event.files:
+                first = found.get(change.path, change)
+                found[change.path] = FileChange(change.path, first.before, change.after)
         return {
-            path: each
-            for path, each in sorted(found.items())
-            if not same(each.before, each.after)
+            path: change
+            for path, change in sorted(found.items())
+            if not is_same(change.before, change.after)
         }
 
 
 class Watch:
-    """One call, from before to after."""
+    """The watch over the folder during a call."""
 
     def __init__(self, changes: Changes, about: About, taken: Taken | None) -> None:
-        self._changes, self._about, self.taken = changes, about, taken
+        self._changes = changes
+        self._about = about
+        self.taken = taken
 
     async def events(self) -> list[FilesChanged]:
-        """What is to be appended with the call's outcome: one event, or none. What cannot be said now is said later."""
+        """Return the event to append with the outcome of the call, or an empty list if nothing changed.
+
+        After an error the list is empty, and the changes are reported later.
+        """
         try:
-            async with asyncio.timeout(_TELL_SECONDS):
+            async with asyncio.timeout(_REPORT_SECONDS):
                 found = await self._changes.event(self._about, self.taken)
         except (TenaxError, TimeoutError, OSError) as error:
             log.warning(
-                "What a call changed is told later: %s",
+                "The changes of a call are reported later: %s",
                 error,
                 extra={"action": "changes_wait"},
             )
@@ -151,36 +158,39 @@ class Watch:
         return [found] if found is not None else []
 
     def stored(self) -> None:
-        """It is in the journal, or there was nothing to say."""
+        """Remove the snapshot, after the event is stored or if nothing changed."""
         if self.taken is not None:
             self.taken.file.unlink(missing_ok=True)
 
 
 class Changes:
-    """The changes in one folder, in one user's conversations. `place` lies in the data folder."""
+    """The changes in the folder of a user, by the conversations of the user. `storage` is the folder for snapshots."""
 
     def __init__(
         self,
         journal: AsyncJournal,
         folder: Path,
-        place: Path,
+        storage: Path,
         hidden: Iterable[Path] = (),
+        timing: Timing = Timing(),
     ) -> None:
+        self.timing = timing
         self._journal = journal
         self._user = journal.user or ""
-        self._folder = folder
-        home = place.parent
-        self._tail = (
-            f"/{folder.relative_to(home)}" if folder.is_relative_to(home) else ""
-        )
-        """How the path of this folder ends wherever the data folder lies; "" where it is not part of it."""
-        self._snapshots = Snapshots(folder, place, hidden)
-        self._rests_until = 0.0
+        self.folder = folder
+        # The path of the folder below the data folder, or an empty text for a folder elsewhere. The path stays the same
+        # if the data folder is moved.
+        self._tail = ""
+        data = storage.parent
+        if folder.is_relative_to(data):
+            self._tail = f"/{folder.relative_to(data)}"
+        self._snapshots = Snapshots(folder, storage, hidden)
+        self._paused_until = 0.0
 
     # -- around a call ---------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def around(
+    async def watch(
         self,
         conversation: str,
         run: str | None,
@@ -189,85 +199,89 @@ class Changes:
         also: Sequence[str] = (),
         undoes: str = "",
     ) -> AsyncIterator[Watch]:
-        """Keep the folder as it is now, then let the call be made."""
+        """Store a snapshot of the folder, and watch the folder during the call."""
         about = About(self._user, conversation, run, message, call, list(also), undoes)
-        taken = await self._take(about)
+        taken = await self._take_snapshot(about)
         try:
             yield Watch(self, about, taken)
         finally:
             if taken is not None:
-                taken.let_go()
+                taken.release()
 
-    async def _take(self, about: About) -> Taken | None:
-        """The folder before the call. After a look that took too long none is tried for a while: a disk may hang."""
+    async def _take_snapshot(self, about: About) -> Taken | None:
+        """Store a snapshot before the call. After a slow scan, skip scans for a while, because the disk may hang."""
         began = time.monotonic()
-        if began < self._rests_until:
+        if began < self._paused_until:
             return None
         try:
-            await self.soon(self.settle(about.conversation))
-            async with asyncio.timeout(_LOOK_SECONDS):
-                return await aside(
-                    partial(self._snapshots.take, about), Taken.drop, user=self._user
+            await self.try_briefly(self.report_orphans(about.conversation))
+            async with asyncio.timeout(self.timing.scan_seconds):
+                abandoned = threading.Event()
+                return await run_in_own_thread(
+                    partial(self._snapshots.take, about, abandoned),
+                    Taken.discard,
+                    abandoned=abandoned,
+                    owner=self._user,
                 )
         except (ToolFailed, TimeoutError, OSError) as error:
-            log.warning("%s %s", _NOT_LOOKED, error, extra={"action": "changes_missed"})
+            log.warning(
+                "%s %s", _NOT_SCANNED, error, extra={"action": "changes_missed"}
+            )
             return None
         finally:
-            if time.monotonic() - began >= _LOOK_SECONDS:
-                self._rests_until = time.monotonic() + _REST_SECONDS
+            if time.monotonic() - began >= self.timing.scan_seconds:
+                self._paused_until = time.monotonic() + _PAUSE_SECONDS
 
     async def event(self, about: About, taken: Taken | None) -> FilesChanged | None:
-        """What is another in the folder than before, its contents stored; None if nothing is."""
-        missed, now = _NOT_LOOKED, None
+        """Store the contents of changed files and return the event, or `None` if nothing changed."""
+        missed, now = _NOT_SCANNED, None
         moved: list[tuple[str, Entry | None, Entry | None]] = []
         if taken is not None:
-            now, moved = await aside(
-                partial(self._snapshots.moved, taken), user=self._user
+            abandoned = threading.Event()
+            now, moved = await run_in_own_thread(
+                partial(self._snapshots.find_changes, taken, abandoned),
+                abandoned=abandoned,
+                owner=self._user,
             )
             missed = taken.before.missed or now.missed
-            moved = [
-                each for each in moved if not about.undoes or each[0] in about.also
-            ]
-        ends = itertools.accumulate(len(path.encode()) for path, _, _ in moved)
-        kept = [
-            each
-            for each, end in zip(moved, ends, strict=True)
-            if end <= _PATHS_BYTES_MAX
-        ][:FILES_MAX]
+            if about.undoes:
+                moved = [change for change in moved if change[0] in about.also]
+        kept = _fit_event(moved)
         if len(kept) < len(moved):
             missed = f"{len(moved) - len(kept):,} more files were changed than are kept. {missed}".rstrip()
         if not moved and not missed:
             return None
         turn = await self._turn(about.conversation, about.run)
-        if not moved and any(each.missed for each in turn.events):
-            return None  # it was said already
+        # An earlier event of the turn says that the scan was incomplete.
+        if not moved and any(event.missed for event in turn.events):
+            return None
         files: list[FileChange] = []
         if taken is not None and now is not None:
-            left = KEPT_BYTES_MAX - sum(_kept(each) for each in turn.events)
-            keep = partial(self._keep, taken.before, now, kept, left)
-            files = await self._journal.apart(keep)
+            left = KEPT_BYTES_MAX - sum(_stored_bytes(event) for event in turn.events)
+            store = partial(self._store_contents, taken.before, now, kept, left)
+            files = await self._journal.threads.run(store)
         found = FilesChanged(about.message, about.call, files, 0, missed, about.undoes)
         return msgspec.structs.replace(found, total=len(turn.net(found)))
 
-    def _keep(
+    def _store_contents(
         self,
         before: Manifest,
         now: Manifest,
         moved: Sequence[tuple[str, Entry | None, Entry | None]],
         left: int,
     ) -> list[FileChange]:
-        """Put what the files held into blobs, as far as there is room."""
+        """Store the contents of the files as blobs, up to `left` bytes."""
 
         def state(manifest: Manifest, entry: Entry | None) -> FileState | None:
             nonlocal left
             if entry is None:
                 return None
-            data = (
-                self._snapshots.content(manifest, entry) if entry.size <= left else None
-            )
-            blob = None
+            data = blob = None
+            if entry.size <= left:
+                data = self._snapshots.content(manifest, entry)
             if data is not None:
-                left, blob = left - len(data), self._journal.journal.put_blob(data)
+                left -= len(data)
+                blob = self._journal.journal.put_blob(data)
             return FileState(entry.mode & 0o7777, entry.size, entry.hash, blob)
 
         return [
@@ -275,102 +289,101 @@ class Changes:
             for path, was, to in moved
         ]
 
-    async def settle(self, conversation: str | None = None) -> None:
-        """Tell what calls changed whose process is gone: in this conversation, or in all."""
-        find = partial(self._snapshots.left, self._user, conversation)
-        left = await aside(lambda _deserted: find(), _let_go, user=self._user)
+    async def report_orphans(self, conversation: str | None = None) -> None:
+        """Append the changes of calls whose process died, in the given conversation or in every conversation."""
+        claim = partial(self._snapshots.claim_orphans, self._user, conversation)
+        orphans = await run_in_own_thread(claim, _release_all, owner=self._user)
         try:
-            for taken in left:
+            for taken in orphans:
                 with contextlib.suppress(Gone, NoSuchConversation):
-                    found = (
-                        None
-                        if await self._is_told(taken.about)
-                        else await self.event(taken.about, taken)
-                    )
-                    if found is not None:
-                        await self._journal.append(
-                            taken.about.conversation, [found], run=taken.about.run
-                        )
+                    await self._report(taken)
                 taken.file.unlink(missing_ok=True)
         finally:
-            _let_go(left)
+            _release_all(orphans)
 
-    async def soon(
-        self, work: Awaitable[None], *, seconds: float = _LOOK_SECONDS
+    async def _report(self, taken: Taken) -> None:
+        if await self._is_reported(taken.about):
+            return
+        event = await self.event(taken.about, taken)
+        if event is not None:
+            await self._journal.append(
+                taken.about.conversation, [event], run=taken.about.run
+            )
+
+    async def try_briefly(
+        self, work: Awaitable[None], *, seconds: float = _BRIEF_SECONDS
     ) -> None:
-        """Wait for this, but not for long: what cannot be done now is done by whoever comes next."""
+        """Wait for `work` up to a timeout, and log errors. A later call repeats the work."""
         try:
             async with asyncio.timeout(seconds):
                 await work
         except (TenaxError, TimeoutError, OSError) as error:
             log.warning(
-                "What calls changed is told later: %s",
+                "The changes of calls are reported later: %s",
                 error,
                 extra={"action": "changes_wait"},
             )
 
-    async def _is_told(self, about: About) -> bool:
-        told = await self._events(about.conversation, about.message)
-        return any(
-            isinstance(each.event, FilesChanged)
-            and (each.run, each.event.message, each.event.call)
-            == (about.run, about.message, about.call)
-            for each in told
-        )
+    async def _is_reported(self, about: About) -> bool:
+        for recorded in await self._events(about.conversation, about.message):
+            event = recorded.event
+            if isinstance(event, FilesChanged):
+                call = (recorded.run, event.message, event.call)
+                if call == (about.run, about.message, about.call):
+                    return True
+        return False
 
     async def forget(self) -> None:
-        """What was erased or deleted is not kept beside the store either."""
-        await aside(lambda _deserted: self._snapshots.forget(), user=self._user)
+        """Delete the stored file contents after an erasure, because they may contain the erased text."""
+        await run_in_own_thread(self._snapshots.forget, owner=self._user)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def turns(
         self, conversation: str, turn: str | None = None
     ) -> list[TurnChanges]:
-        """What the last turns changed, the newest last; or what this one did."""
-        await self.soon(self.settle(conversation))
+        """Return the changes of the last turns, newest last, or of a single turn."""
+        await self.try_briefly(self.report_orphans(conversation))
         if turn is not None:
-            return [
-                await self._shown(conversation, await self._named(conversation, turn))
-            ]
-        found = list(_folded(await self._events(conversation, 0)).values())
-        return [await self._shown(conversation, each) for each in found[-_TURNS_MAX:]]
+            found = [await self._find_turn(conversation, turn)]
+        else:
+            events = await self._events(conversation, 0)
+            found = list(_fold_turns(events).values())[-_TURNS_MAX:]
+        return [await self._render(conversation, turn) for turn in found]
 
-    async def _shown(self, conversation: str, turn: _Turn) -> TurnChanges:
-        own = self._user == LOCAL_USER
-        # earlier versions gave all users the owner's folder: the files in it are the owner's
-        if not own:
+    async def _render(self, conversation: str, turn: _Turn) -> TurnChanges:
+        is_own = self._user == LOCAL_USER
+        # In earlier versions every user worked in the owner's folder. The files there belong to the owner.
+        if not is_own:
             with contextlib.suppress(InvalidInput):
-                own = all(map(self._has_tail, await self._folders(conversation, turn)))
-        if not own:
-            return TurnChanges(
-                turn.name, turn.at, [], _ELSEWHERE, turn.events[0].undoes, turn.undone
-            )
-        files = [await self._diffed(each) for each in turn.net().values()]
-        missed = " ".join(
-            dict.fromkeys(each.missed for each in turn.events if each.missed)
-        )
-        return TurnChanges(
-            turn.name, turn.at, files, missed, turn.events[0].undoes, turn.undone
-        )
+                folders = await self._folders(conversation, turn)
+                is_own = all(self._has_tail(folder) for folder in folders)
+        if is_own:
+            files = [await self._diff(change) for change in turn.net().values()]
+            reasons = dict.fromkeys(event.missed for event in turn.events)
+            missed = " ".join(reason for reason in reasons if reason)
+        else:
+            files, missed = [], _ELSEWHERE
+        undoes = turn.events[0].undoes
+        return TurnChanges(turn.name, turn.at, files, missed, undoes, turn.undone)
 
-    async def _diffed(self, change: FileChange) -> Changed:
+    async def _diff(self, change: FileChange) -> Changed:
         was, now = change.before, change.after
         what: What = "added" if was is None else "removed" if now is None else "changed"
         notes = []
         if was and now and was.mode != now.mode:
             notes.append(f"Its mode was {was.mode:o} and is {now.mode:o}.")
-        old, new = [await self._text(each) for each in (was, now)]
+        old, new = await self._text(was), await self._text(now)
         if old is None or new is None:
             notes.append(
                 f"There is no diff: it is no text, larger than {BYTES_MAX:,} bytes, or was erased."
             )
             return Changed(change.path, what, note=" ".join(notes))
-        made = await self._journal.apart(partial(diff, change.path, old, new))
+        made = await self._journal.threads.run(partial(diff, change.path, old, new))
         return Changed(change.path, what, made, " ".join(notes))
 
     async def _text(self, state: FileState | None) -> str | None:
-        """What the file held; None if that is not kept, or no text."""
+        """Return the text of the file, or `None` if the contents are not stored or not text."""
         if state is None:
             return ""
         data = await self._journal.get_blob(state.blob) if state.blob else None
@@ -379,14 +392,13 @@ class Changes:
         except UnicodeDecodeError:
             return None
 
-    async def _named(self, conversation: str, name: str) -> _Turn:
-        """The turn of this run, or what was put back at this seq."""
+    async def _find_turn(self, conversation: str, name: str) -> _Turn:
+        """Return the turn of a run, or the revert at a seq. Raises `InvalidInput` for a turn without changes."""
         is_seq = name.isascii() and name.isdecimal() and len(name) <= _SEQ_DIGITS
-        turn = await (
-            self._turn(conversation, None, name)
-            if is_seq
-            else self._turn(conversation, name)
-        )
+        if is_seq:
+            turn = await self._turn(conversation, None, name)
+        else:
+            turn = await self._turn(conversation, name)
         if not turn.events:
             raise InvalidInput(
                 "That turn changed no files, or what it changed was erased."
@@ -394,51 +406,53 @@ class Changes:
         return turn
 
     async def _turn(self, conversation: str, run: str | None, name: str = "") -> _Turn:
-        """A turn is a run and those that went on with it."""
+        """Return the turn of a run: the run, the earlier runs resumed by it, and the later runs resuming it."""
         first = int(name or 0)
         seen: set[str] = set()
         while run is not None and run not in seen:
             seen.add(run)
             state = await self._journal.run(conversation, run)
-            name, first = run, (state.started or 0) if state is not None else 0
+            name = run
+            first = (state.started or 0) if state is not None else 0
             started = await self._journal.fact(conversation, first) if first else None
-            run = (
-                started.event.resumes
-                if started and isinstance(started.event, RunStarted)
-                else None
-            )
-        turns = (
-            _folded(await self._events(conversation, max(0, first - 1))) if name else {}
-        )
+            run = None
+            if started and isinstance(started.event, RunStarted):
+                run = started.event.resumes
+        turns = {}
+        if name:
+            turns = _fold_turns(await self._events(conversation, max(0, first - 1)))
         return turns.get(name, _Turn(name, 0))
 
     async def _events(self, conversation: str, after: int) -> list[Recorded]:
         found: list[Recorded] = []
         while page := await self._journal.read(conversation, after=after):
             found += [
-                each
-                for each in page
-                if isinstance(each.event, FilesChanged | RunStarted)
+                recorded
+                for recorded in page
+                if isinstance(recorded.event, FilesChanged | RunStarted)
             ]
             after = page[-1].seq
         return found
 
-    # -- putting back ----------------------------------------------------------------------------------------
+    # -- reverting -------------------------------------------------------------------------------------------
 
     async def put_back(self, conversation: str, name: str) -> PutBack:
-        """Make every file again what it was before this turn, where it is still what the turn left."""
-        await self.soon(self.settle(conversation))
-        turn = await self._named(conversation, name)
+        """Revert every file to the contents before the turn, unless the file changed after the turn.
+
+        Raises `Refused` if the turn is not over, or worked in another folder.
+        """
+        await self.try_briefly(self.report_orphans(conversation))
+        turn = await self._find_turn(conversation, name)
         if (await self._journal.head(conversation)).run in turn.runs:
             raise Refused("This turn is not over yet.", hint="Stop it first.")
         folders = await self._folders(conversation, turn)
         try:
-            here = await aside(
-                lambda _deserted: all(map(self._is_here, folders)), user=self._user
+            is_here = await run_in_own_thread(
+                lambda: all(map(self._is_here, folders)), owner=self._user
             )
         except ToolFailed as error:
             raise Refused(str(error), hint="Try again later.") from error
-        if not here:
+        if not is_here:
             raise Refused(
                 "This turn worked in another folder, so it cannot be put back here.",
                 hint="Look at what it changed, and change the files by hand.",
@@ -446,40 +460,43 @@ class Changes:
         net = turn.net()
         done, left = [], {}
         key = self._journal.ids.run()
-        async with self.around(
+        async with self.watch(
             conversation, None, 0, key, list(net), turn.name
         ) as watch:
             if watch.taken is None:
-                raise Refused(_NOT_LOOKED, hint="Try again later.")
-            for path, each in net.items():
+                raise Refused(_NOT_SCANNED, hint="Try again later.")
+            for path, change in net.items():
                 data = None
-                if each.before is not None and each.before.blob is not None:
-                    data = await self._journal.get_blob(each.before.blob)
+                if change.before is not None and change.before.blob is not None:
+                    data = await self._journal.get_blob(change.before.blob)
                 try:
-                    await aside(
-                        partial(_restore, self._folder, each, data), user=self._user
+                    abandoned = threading.Event()
+                    await run_in_own_thread(
+                        partial(_restore, self.folder, change, data, abandoned),
+                        abandoned=abandoned,
+                        owner=self._user,
                     )
                     done.append(path)
                 except ToolFailed as error:
                     left[path] = str(error)
-            told = await watch.events()
-            if told:
-                await self._journal.append(conversation, told)
+            events = await watch.events()
+            if events:
+                await self._journal.append(conversation, events)
             watch.stored()
         return PutBack(done, left)
 
     async def _folders(self, conversation: str, turn: _Turn) -> set[str]:
-        """Return where the turn worked; "" where that is not known.
+        """Return the working folders of the turn, with an empty name for an unknown folder.
 
-        What was put back has no run: it was done where the turn worked that it undid.
+        A revert has no run. Its folders are the folders of the reverted turn.
         """
         while turn.events and turn.events[0].undoes:
-            turn = await self._named(conversation, turn.events[0].undoes)
+            turn = await self._find_turn(conversation, turn.events[0].undoes)
         return turn.folders or {""}
 
     def _is_here(self, folder: str) -> bool:
-        """Return whether this is our folder, perhaps by another path, or was before the data folder was moved."""
-        if not folder or os.path.realpath(folder) == str(real_folder(self._folder)):
+        """Return whether the path leads to the watched folder, or did so before a move of the data folder."""
+        if not folder or os.path.realpath(folder) == str(real_folder(self.folder)):
             return bool(folder)
         return self._has_tail(folder) and not Path(folder).exists()
 
@@ -487,28 +504,39 @@ class Changes:
         return bool(self._tail) and folder.endswith(self._tail)
 
 
-def _let_go(left: Iterable[Taken]) -> None:
-    for taken in left:
-        taken.let_go()
+def _release_all(snapshots: Iterable[Taken]) -> None:
+    for taken in snapshots:
+        taken.release()
 
 
-def _folded(events: Iterable[Recorded]) -> dict[str, _Turn]:
+def _fit_event(
+    moved: Sequence[tuple[str, Entry | None, Entry | None]],
+) -> list[tuple[str, Entry | None, Entry | None]]:
+    """Return as many of the first changes as fit into an event."""
+    lengths = (len(path.encode()) for path, _, _ in moved)
+    totals = itertools.accumulate(lengths)
+    count = sum(total <= _PATHS_BYTES_MAX for total in totals)
+    return list(moved[: min(count, FILES_MAX)])
+
+
+def _fold_turns(events: Iterable[Recorded]) -> dict[str, _Turn]:
+    """Return the turns with changed files, by name, oldest first."""
     turns: dict[str, _Turn] = {}
-    of: dict[str | None, str] = {}
+    # The name of a turn is its first run.
+    names: dict[str | None, str] = {}
     folders: dict[str, str] = {}
-    for each in events:
-        match each.event:
-            case RunStarted(resumes=resumes, folder=folder) if each.run is not None:
-                folders[each.run] = folder
-                of[each.run] = (
-                    of.get(resumes, each.run) if resumes is not None else each.run
-                )
+    for recorded in events:
+        run = recorded.run
+        match recorded.event:
+            case RunStarted(resumes=resumes, folder=folder) if run is not None:
+                folders[run] = folder
+                names[run] = run if resumes is None else names.get(resumes, run)
             case FilesChanged(undoes=undoes) as event:
-                name = str(each.seq) if undoes else of.get(each.run, each.run or "")
-                turn = turns.setdefault(name, _Turn(name, each.at))
+                name = str(recorded.seq) if undoes else names.get(run, run or "")
+                turn = turns.setdefault(name, _Turn(name, recorded.at))
                 turn.events.append(event)
-                _undo(turns, undoes, undone=True)
-    for run, name in of.items():
+                _mark_undone(turns, undoes)
+    for run, name in names.items():
         if name in turns:
             turns[name].runs.add(run)
             if run is not None:
@@ -516,15 +544,20 @@ def _folded(events: Iterable[Recorded]) -> dict[str, _Turn]:
     return turns
 
 
-def _undo(turns: dict[str, _Turn], name: str, *, undone: bool) -> None:
-    """What was put back is undone; and what that had undone stands again."""
+def _mark_undone(turns: dict[str, _Turn], name: str) -> None:
+    """Mark a turn as reverted. If the turn was itself a revert, the turn reverted by it is valid again, and so on."""
+    undone = True
     for _ in range(len(turns)):
-        if (turn := turns.get(name)) is not None:
-            turn.undone, undone, name = undone, not undone, turn.events[0].undoes
+        turn = turns.get(name)
+        if turn is None:
+            return
+        turn.undone = undone
+        undone = not undone
+        name = turn.events[0].undoes
 
 
 def _restore(
-    folder: Path, change: FileChange, data: bytes | None, deserted: threading.Event
+    folder: Path, change: FileChange, data: bytes | None, abandoned: threading.Event
 ) -> None:
     was, left = change.before, change.after
     parts = parts_of(change.path)
@@ -534,7 +567,7 @@ def _restore(
         raise ToolFailed("What it held before was not kept.")
     with explained(change.path), parent_of(folder, parts, make=left is None) as parent:
         found = file_at(parts[-1], parent, change.path)
-        if not same(left, _now(found, parts[-1], parent)):
+        if not is_same(left, _current_state(found, parts[-1], parent)):
             raise ToolFailed("It is no longer what the turn left.")
         if data is None:
             os.unlink(parts[-1], dir_fd=parent)
@@ -542,11 +575,13 @@ def _restore(
         else:
             assert was is not None
             replace(
-                parts[-1], parent, change.path, data, deserted, found, was.mode & 0o777
+                parts[-1], parent, change.path, data, abandoned, found, was.mode & 0o777
             )
 
 
-def _now(found: os.stat_result | None, name: str, parent: int) -> FileState | None:
+def _current_state(
+    found: os.stat_result | None, name: str, parent: int
+) -> FileState | None:
     if found is None:
         return None
     digest = f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
@@ -555,8 +590,10 @@ def _now(found: os.stat_result | None, name: str, parent: int) -> FileState | No
     return FileState(found.st_mode & 0o7777, found.st_size, digest)
 
 
-def _kept(event: FilesChanged) -> int:
-    states = (state for each in event.files for state in (each.before, each.after))
+def _stored_bytes(event: FilesChanged) -> int:
+    """Return the size of the stored contents of an event, in bytes."""
+    states = [change.before for change in event.files]
+    states += [change.after for change in event.files]
     return sum(
         state.size for state in states if state is not None and state.blob is not None
     )

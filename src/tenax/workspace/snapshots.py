@@ -1,16 +1,16 @@
-"""The conversation's folder as it was before a call, on disk before the call begins: a kill in its middle loses none of it.
+"""Snapshots of the working folder, stored before a call begins, so a crash during the call loses nothing.
 
-A look walks the folder as `seek.py` does, and reads only what moved since the last one. What files hold is appended to a
-pack beside the store, and a manifest says where. A call that is under way has a file of its own with the manifest of
-before, locked as long as its process lives: whoever gets the lock finds what a dead one left.
+A scan walks the folder like `tools/files/walk.py`, and reads only the files changed since the last scan. The scan
+appends the contents to a pack file in the data folder. A manifest holds the offsets. For a running call, a file holds
+the manifest from before the call. The process of the call locks the file as long as the process lives. So if another
+process gets the lock, the snapshot belongs to a dead process.
 
-No flush waits for the disk: a killed process loses nothing by that, and what a power cut spoils is known by its hash.
+Nothing is flushed to disk: a killed process loses nothing without a flush, and hashes reveal damage by a power loss.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import stat
@@ -18,10 +18,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Final, Literal, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import msgspec
 
+from tenax.concurrency import LockFile, locked, write_atomically
 from tenax.errors import ToolFailed
 from tenax.events import FileState
 from tenax.tools.files.walk import (
@@ -43,26 +44,26 @@ __all__ = [
     "Manifest",
     "Snapshots",
     "Taken",
-    "same",
+    "is_same",
 ]
 
+# The maximum number of files and folders of a scan.
 ENTRIES_MAX: Final = 20_000
-"""Files and folders that are looked at."""
+# The contents of larger files are not stored.
 BYTES_MAX: Final = 1_000_000
-"""What larger files hold is not kept."""
 KEPT_BYTES_MAX: Final = 50_000_000
 _SLACK: Final = 4_000_000
+# A file written so shortly before a scan may be written again within the same tick of the file system's clock.
 _RACY_NS: Final = 2_100_000_000
-"""A file that was written so shortly before a look may be written again within the same tick of its file system's clock."""
 _TICK_NS: Final = 100_000_000
-_FORGOTTEN_NS: Final = 7 * 86_400 * 10**9
-"""What nobody has asked for after so long goes."""
+# Snapshots of dead processes are removed after this time.
+_EXPIRY_NS: Final = 7 * 86_400 * 10**9
 
 
 class Entry(NamedTuple):
-    """A file: how it looked, a hash of what it held, and where in the pack that stands; -1: it is not kept.
+    """The state of a file, the hash of the contents, and their offset `at` in the pack, or -1 if they are not stored.
 
-    A negative `ctime_ns` looks like no file's, so that it is read again.
+    A negative `ctime_ns` matches no file, so the next scan reads the file again.
     """
 
     size: int
@@ -75,7 +76,7 @@ class Entry(NamedTuple):
 
 
 class Manifest(msgspec.Struct):
-    """All files at one time. `missed` says what is not among them."""
+    """The files of the folder at a point in time. `missed` describes the files not included."""
 
     pack: str
     at_ns: int
@@ -84,7 +85,7 @@ class Manifest(msgspec.Struct):
 
 
 class About(msgspec.Struct, frozen=True):
-    """Whose call it is, and paths that count even where an ignore file names them. `undoes`: it puts that turn back."""
+    """A call, and the paths `also` to include even if ignored. `undoes` is the turn reverted by the call."""
 
     user: str
     conversation: str
@@ -96,20 +97,19 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Taken(NamedTuple):
-    """The folder before a call. The file is locked until it is let go."""
+    """The snapshot of the folder before a call. The file is locked until `release`."""
 
     about: About
     before: Manifest
     file: Path
-    lock: int
+    lock: LockFile
 
-    def let_go(self) -> None:
-        os.close(self.lock)
+    def release(self) -> None:
+        self.lock.release()
 
-    def drop(self) -> None:
-        """The call is not made."""
-        self.file.unlink(missing_ok=True)
-        self.let_go()
+    def discard(self) -> None:
+        """Remove the snapshot, because the call is not made."""
+        self.lock.release(remove=True)
 
 
 _decode = msgspec.msgpack.Decoder(Manifest).decode
@@ -117,112 +117,105 @@ _decode_taken = msgspec.msgpack.Decoder(tuple[About, Manifest]).decode
 
 
 class Snapshots:
-    """Of one folder, kept in a place of our own. `hidden` is left out: it is Tenax's. Every method blocks.
+    """The snapshots of a folder, in the directory `storage`. Tenax's own files, named in `hidden`, are omitted.
 
-    A look ends with Abandoned once its event `deserted` is set.
+    Every method blocks. A scan raises `Abandoned` after the event `abandoned` is set.
     """
 
-    def __init__(self, folder: Path, place: Path, hidden: Iterable[Path]) -> None:
+    def __init__(self, folder: Path, storage: Path, hidden: Iterable[Path]) -> None:
         self._folder = folder
-        self._place = place / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-        real, own = folder.resolve(), [each.resolve() for each in hidden]
-        inside = [
-            (each.relative_to(real), each.is_file())
-            for each in own
-            if each.is_relative_to(real)
-        ]
-        # of a file also what SQLite puts beside it
-        names = [
-            f"{each}{end}"
-            for each, is_file in inside
-            for end in ("/", "-")[: 1 + is_file]
-        ]
-        self._hidden = tuple(each.removeprefix("./") for each in names)
+        self._storage = storage / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        real = folder.resolve()
+        prefixes = []
+        for path in hidden:
+            resolved = path.resolve()
+            if not resolved.is_relative_to(real):
+                continue
+            name = str(resolved.relative_to(real))
+            prefixes.append(f"{name}/")
+            # SQLite writes NAME-wal and NAME-shm beside a database.
+            if resolved.is_file():
+                prefixes.append(f"{name}-")
+        self._hidden = tuple(prefix.removeprefix("./") for prefix in prefixes)
 
-    def take(self, about: About, deserted: threading.Event | None = None) -> Taken:
-        """Keep the folder as it is now. The caller lets go of it."""
-        with _locked(self._place), contextlib.ExitStack() as undo:
-            before = self._look(about.also, deserted)
-            file = self._place / f"call-{os.urandom(8).hex()}"
-            lock = os.open(
-                file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-            )
-            taken = Taken(about, before, file, lock)
-            undo.callback(taken.drop)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            with open(lock, "wb", closefd=False) as writer:
-                writer.write(msgspec.msgpack.encode((about, before)))
-            undo.pop_all()
-        return taken
+    def take(self, about: About, abandoned: threading.Event | None = None) -> Taken:
+        """Store and return a snapshot of the folder. The caller releases the snapshot."""
+        with _locked(self._storage):
+            before = self._scan(about.also, abandoned)
+            file = self._storage / f"call-{os.urandom(8).hex()}"
+            data = msgspec.msgpack.encode((about, before))
+            # Not flushed: after a power loss no process needs the snapshot.
+            lock = LockFile.create(file, data, durable=False)
+        return Taken(about, before, file, lock)
 
-    def left(self, user: str, conversation: str | None) -> list[Taken]:
-        """What calls of the user left whose process is gone. The caller lets go of each.
+    def claim_orphans(self, user: str, conversation: str | None) -> list[Taken]:
+        """Return the snapshots of calls whose process died. The caller releases the snapshots.
 
-        The folder is this user's. In earlier versions others worked in it: what their calls left is removed.
+        The folder belongs to `user`. In earlier versions other users shared the folder: their snapshots are removed.
         """
-        found = [self._claim(file) for file in sorted(self._place.glob("call-*"))]
+        found = [self._claim(file) for file in sorted(self._storage.glob("call-*"))]
         kept = []
         for taken in filter(None, found):
             if taken.about.user != user:
-                taken.drop()
+                taken.discard()
             elif conversation in {None, taken.about.conversation}:
                 kept.append(taken)
             else:
-                taken.let_go()
+                taken.release()
         return kept
 
     def _claim(self, file: Path) -> Taken | None:
         with (
             contextlib.suppress(OSError),
-            _locked(self._place),
+            _locked(self._storage),
             contextlib.ExitStack() as undo,
         ):
-            lock = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            undo.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = LockFile.acquire(file, create=False)
+            if lock is None:
+                return None
+            undo.callback(lock.release)
             try:
-                taken = Taken(*_decode_taken(file.read_bytes()), file, lock)
-            except (
-                msgspec.DecodeError
-            ):  # it was killed while it wrote this: its call was never begun
+                taken = Taken(*_decode_taken(lock.read()), file, lock)
+            except msgspec.DecodeError:
+                # The process died while it wrote the snapshot, before the call began.
                 taken = None
-            if taken is None or time.time_ns() - taken.before.at_ns > _FORGOTTEN_NS:
+            if taken is None or time.time_ns() - taken.before.at_ns > _EXPIRY_NS:
                 file.unlink()
                 return None
             undo.pop_all()
             return taken
         return None
 
-    def moved(
-        self, taken: Taken, deserted: threading.Event | None = None
+    def find_changes(
+        self, taken: Taken, abandoned: threading.Event | None = None
     ) -> tuple[Manifest, list[tuple[str, Entry | None, Entry | None]]]:
-        """The folder now, and every file that is another than before the call."""
+        """Return the manifest of a new scan, and every file changed since the snapshot."""
         before = taken.before.files
-        with _locked(self._place):
-            now = self._look([*before, *taken.about.also], deserted)
+        with _locked(self._storage):
+            now = self._scan([*before, *taken.about.also], abandoned)
         items = {path for path, _ in before.items() ^ now.files.items()}
         pairs = [
             (path, before.get(path), now.files.get(path)) for path in sorted(items)
         ]
-        found = [(path, was, to) for path, was, to in pairs if not same(was, to)]
+        found = [(path, was, to) for path, was, to in pairs if not is_same(was, to)]
         if taken.before.missed or any(
             path.endswith(".gitignore") for path, _, _ in found
         ):
-            # what was not looked at before may only seem to be new
+            # A file not included in the first scan only seems to be new.
             since = taken.before.at_ns - _TICK_NS
             found = [
-                each
-                for each in found
-                if each[1] or not each[2] or abs(each[2].ctime_ns) > since
+                (path, was, now_entry)
+                for path, was, now_entry in found
+                if was or not now_entry or abs(now_entry.ctime_ns) > since
             ]
         return now, found
 
     def content(self, manifest: Manifest, entry: Entry) -> bytes | None:
-        """What the file held, if that is kept."""
+        """Return the contents of the file, or `None` for missing or damaged contents."""
         if entry.at < 0:
             return None
         try:
-            with (self._place / manifest.pack).open("rb") as pack:
+            with (self._storage / manifest.pack).open("rb") as pack:
                 pack.seek(entry.at)
                 data = pack.read(entry.size)
         except FileNotFoundError:
@@ -230,81 +223,77 @@ class Snapshots:
         return data if hashlib.sha256(data).hexdigest() == entry.hash else None
 
     def forget(self) -> None:
-        """Keep nothing of what files held before now; what a call under way needs, until it ends.
+        """Delete the stored contents of every folder. A running call keeps the contents until the end of the call.
 
-        The same text may be kept of other folders: of one that tools worked in before, or that users shared.
+        Other folders may contain the same text: an earlier folder of the tools, or a folder shared by users.
         """
-        others = {lock.parent for lock in self._place.parent.glob("*/lock")} - {
-            self._place
+        others = {lock.parent for lock in self._storage.parent.glob("*/lock")} - {
+            self._storage
         }
-        for place in (self._place, *sorted(others)):
-            with _locked(place):
-                (place / "manifest").unlink(missing_ok=True)
-                _last(place)
+        for storage in (self._storage, *sorted(others)):
+            with _locked(storage):
+                (storage / "manifest").unlink(missing_ok=True)
+                _last_manifest(storage)
 
-    def _look(self, also: Iterable[str], deserted: threading.Event | None) -> Manifest:
-        old = _last(self._place)
+    def _scan(self, also: Iterable[str], abandoned: threading.Event | None) -> Manifest:
+        old = _last_manifest(self._storage)
         now = Manifest(old.pack, time.time_ns(), {}, "")
-        with _private(self._place / old.pack, "ab") as pack:
-            look = _Look(
+        with _open_private(self._storage / old.pack) as pack:
+            scan = _Scan(
                 self._folder,
                 old,
                 now,
                 pack,
                 self._hidden,
-                deserted or threading.Event(),
+                abandoned or threading.Event(),
             )
             try:
-                look.walk()
+                scan.walk()
             except Enough:
                 now.missed = f"The folder has more than {ENTRIES_MAX:,} files and folders: what changed in the others is not known."
-            look.add(also)
+            scan.add(also)
         if now.files != old.files or now.missed != old.missed:
-            file = self._place / "manifest.new"
-            with _private(file, "wb") as writer:
-                writer.write(msgspec.msgpack.encode(now))
-            file.replace(self._place / "manifest")
+            # Not flushed: a lost manifest is created again.
+            data = msgspec.msgpack.encode(now)
+            write_atomically(self._storage / "manifest", data, durable=False)
         return now
 
 
 @contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _private(place / "lock", "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def _locked(storage: Path) -> Iterator[None]:
+    storage.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(storage / "lock"):
         yield
 
 
-def _last(place: Path) -> Manifest:
-    """The last look. When most of the pack is of the past, and no call needs it, it begins anew."""
-    idle = not any(place.glob("call-*"))
+def _last_manifest(storage: Path) -> Manifest:
+    """Return the manifest of the last scan, or an empty manifest with a new pack if most of the pack is obsolete.
+
+    Delete the other packs, unless a call is running and needs them.
+    """
+    idle = not any(storage.glob("call-*"))
     last = Manifest(f"pack-{os.urandom(4).hex()}", 0, {})
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-        old = _decode((place / "manifest").read_bytes())
-        live = sum(each.size for each in old.files.values() if each.at >= 0)
-        if not idle or (place / old.pack).stat().st_size <= 2 * live + _SLACK:
+        old = _decode((storage / "manifest").read_bytes())
+        live = sum(entry.size for entry in old.files.values() if entry.at >= 0)
+        if not idle or (storage / old.pack).stat().st_size <= 2 * live + _SLACK:
             last = old
-    for each in place.glob("pack-*") if idle else ():
-        if each.name != last.pack:
-            each.unlink()
+    for pack in storage.glob("pack-*") if idle else ():
+        if pack.name != last.pack:
+            pack.unlink()
     return last
 
 
-def _private(file: Path, mode: Literal["wb", "ab"]) -> IO[bytes]:
-    """Open a file of ours for writing. Nobody else may read it, nor one that was made with another mode before."""
-    flags = (
-        os.O_WRONLY
-        | os.O_CREAT
-        | os.O_CLOEXEC
-        | (os.O_TRUNC if mode == "wb" else os.O_APPEND)
-    )
+def _open_private(file: Path) -> IO[bytes]:
+    """Open a file for appending. Make it unreadable for other users, even if an earlier version set another mode."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     descriptor = os.open(file, flags, 0o600)
     os.fchmod(descriptor, 0o600)
-    return open(descriptor, mode)  # noqa: PTH123  (a descriptor)
+    return open(descriptor, "ab")  # noqa: PTH123  (a descriptor)
 
 
-class _Look:
-    """One look at a folder: what moved since the old one is read, and added to the pack."""
+class _Scan:
+    """A scan of a folder. Files changed since the old scan are read and added to the pack."""
 
     def __init__(
         self,
@@ -313,46 +302,48 @@ class _Look:
         now: Manifest,
         pack: IO[bytes],
         hidden: tuple[str, ...],
-        deserted: threading.Event,
+        abandoned: threading.Event,
     ) -> None:
         self._folder, self._old, self._now, self._pack = folder, old.files, now, pack
-        self._hidden, self._deserted = hidden, deserted
+        self._hidden, self._abandoned = hidden, abandoned
         self._racy = now.at_ns - _RACY_NS
         self._kept = 0
 
     def walk(self) -> None:
         try:
             root = open_folder(self._folder)
-        except FileNotFoundError:  # it may not have been made yet
+        except FileNotFoundError:
+            # The first tool that writes creates the folder.
             return
         try:
-            walk = Walk(ENTRIES_MAX, self._deserted.is_set)
+            walk = Walk(ENTRIES_MAX, self._abandoned.is_set)
             for parent, name, path in walk.walk(
                 root, "", with_ignores([], root, ""), DEPTH_MAX
             ):
-                self._take(parent, name, path)
+                self._add_file(parent, name, path)
         finally:
             os.close(root)
 
     def add(self, paths: Iterable[str]) -> None:
-        """These too, although they are ignored or lie beyond the limit."""
+        """Include the paths, even if ignored or beyond the limit."""
         for path in paths:
-            if self._deserted.is_set():
+            if self._abandoned.is_set():
                 raise Abandoned
             if path not in self._now.files:
-                with contextlib.suppress(ToolFailed), _unless_unread():
+                with contextlib.suppress(ToolFailed), _skip_unreadable():
                     parts = parts_of(path)
                     with parent_of(self._folder, parts, make=False) as parent:
-                        self._take(parent, parts[-1], path)
+                        self._add_file(parent, parts[-1], path)
 
-    def _take(self, parent: int, name: str, path: str) -> None:
+    def _add_file(self, parent: int, name: str, path: str) -> None:
         if f"{path}/".startswith(self._hidden):
             return
         try:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except OSError:  # it went away meanwhile
+        except OSError:
+            # The file was deleted meanwhile.
             return
-        looks = (
+        state = (
             found.st_size,
             found.st_mtime_ns,
             found.st_ctime_ns,
@@ -360,28 +351,28 @@ class _Look:
             found.st_mode,
         )
         entry = self._old.get(path)
-        if entry is None or entry[:5] != looks:
+        if entry is None or entry[:5] != state:
             if not stat.S_ISREG(found.st_mode) or not _is_text(path):
                 return
-            entry = self._read(looks, parent, name, entry)
+            entry = self._read_entry(state, parent, name, entry)
         if entry.at >= 0:
             self._kept += entry.size
         self._now.files[path] = entry
 
-    def _read(
+    def _read_entry(
         self,
-        looks: tuple[int, int, int, int, int],
+        state: tuple[int, int, int, int, int],
         parent: int,
         name: str,
         old: Entry | None,
     ) -> Entry:
-        size, mtime, ctime, inode, mode = looks
+        size, mtime, ctime, inode, mode = state
         data = None
         if size <= min(BYTES_MAX, KEPT_BYTES_MAX - self._kept):
-            with _unless_unread():
+            with _skip_unreadable():
                 data = read(name, parent)
         if data is None or len(data) > BYTES_MAX:
-            return Entry(*looks, f"{size} {mtime} {inode}", -1)
+            return Entry(*state, f"{size} {mtime} {inode}", -1)
         digest, at = hashlib.sha256(data).hexdigest(), self._pack.tell()
         if old is not None and old.at >= 0 and old.hash == digest:
             at = old.at
@@ -399,8 +390,8 @@ class _Look:
 
 
 @contextlib.contextmanager
-def _unless_unread() -> Iterator[None]:
-    """What may not be read is not; but where it is us who can open no more, there is no look."""
+def _skip_unreadable() -> Iterator[None]:
+    """Ignore errors of unreadable files, but not the lack of file descriptors or memory, which fails the whole scan."""
     try:
         yield
     except OSError as error:
@@ -415,6 +406,6 @@ def _is_text(path: str) -> bool:
         return False
 
 
-def same(was: Entry | FileState | None, now: Entry | FileState | None) -> bool:
-    """Whether a file is the same as before, whatever its times are."""
+def is_same(was: Entry | FileState | None, now: Entry | FileState | None) -> bool:
+    """Return whether a file has the same contents and mode as before."""
     return (was and (was.hash, was.mode)) == (now and (now.hash, now.mode))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenax.errors import DedupReused, HeadMoved, InvalidInput, LeaseLost, StretchMoved
+from tenax.errors import DedupReused, HeadMoved, InvalidInput, LeaseLost, SegmentMoved
 from tenax.events import (
     ConversationCleared,
     ConversationOpened,
@@ -106,15 +106,15 @@ class AppendContract(Engine):
             journal.append(
                 "c-half", [ConversationOpened("ada", "s-half"), ConversationRewound(1)]
             )
-        assert journal.stretch("s-half") is None
+        assert journal.segment("s-half") is None
         begin(journal, name="c-half")
 
     def test_the_same_words_never_have_the_same_digest(self, journal: Journal) -> None:
         """A digest takes in the one before it, the place and a salt; the head carries the last one."""
         name = begin(journal, say("same"), say("same"))
-        digests = [each.digest for each in journal.read(name)]
+        digests = [event.digest for event in journal.read(name)]
         assert len(set(digests)) == 3
-        assert {len(each) for each in digests} == {32}
+        assert {len(digest) for digest in digests} == {32}
         assert journal.head(name).digest == digests[-1]
 
     def test_threads_that_append_at_once_lose_and_double_nothing(
@@ -156,10 +156,10 @@ class AppendContract(Engine):
         name = begin(journal)
 
         def work(thread: int) -> bool:
-            expect = Expect(stretch="s-none") if thread % 2 else None
+            expect = Expect(segment="s-none") if thread % 2 else None
             try:
                 journal.append(name, [say(f"{thread}")], expect=expect)
-            except StretchMoved:
+            except SegmentMoved:
                 return False
             return True
 
@@ -207,13 +207,13 @@ class AppendContract(Engine):
         with refused(journal, name, HeadMoved):
             journal.append(name, [say("c")], expect=Expect(revision=at))
 
-    def test_expect_stretch_names_the_successor(self, journal: Journal) -> None:
-        """An append that expects a stretch which was compacted is told where to go on."""
+    def test_expect_segment_names_the_successor(self, journal: Journal) -> None:
+        """An append that expects a segment which was compacted is told where to go on."""
         name = begin(journal, say("a"), say("b"))
-        journal.append(name, [say("c")], expect=Expect(stretch=f"s-{name}"))
+        journal.append(name, [say("c")], expect=Expect(segment=f"s-{name}"))
         compact(journal, name, 2, parent=f"s-{name}", child="s-child")
-        with refused(journal, name, StretchMoved) as moved:
-            journal.append(name, [say("d")], expect=Expect(stretch=f"s-{name}"))
+        with refused(journal, name, SegmentMoved) as moved:
+            journal.append(name, [say("d")], expect=Expect(segment=f"s-{name}"))
         assert moved.value.by == "s-child"
 
     def test_expect_unedited_looks_at_what_it_names(self, journal: Journal) -> None:
@@ -266,7 +266,7 @@ class AppendContract(Engine):
         real = take(journal, "run:x")
         with refused(journal, name, LeaseLost):
             journal.append(
-                name, [say("a")], lease=Lease("run:x", "me", real.fence, 60, bytes(16))
+                name, [say("a")], lease=Lease("run:x", "me", real.term, 60, bytes(16))
             )
 
     # -- dedup -----------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class Engine:
 
 
 def begin(journal: Journal, *events: Event, name: str | None = None) -> str:
-    """A new conversation, with these events in it. Its first stretch is called `s-` and its name."""
+    """A new conversation, with these events in it. Its first segment is called `s-` and its name."""
     conversation = name or f"c-{next(_numbers)}"
     journal.append(
         conversation,
@@ -244,10 +244,10 @@ def refused(
 
     def state() -> object:
         if conversation is None:
-            return [each.conversation for each in journal.conversations()]
+            return [summary.conversation for summary in journal.conversations()]
         seen = [
-            (each.seq, each.kind, each.body, each.digest)
-            for each in journal.read(conversation)
+            (event.seq, event.kind, event.body, event.digest)
+            for event in journal.read(conversation)
         ]
         return journal.head(conversation), seen, standing(journal, conversation)
 

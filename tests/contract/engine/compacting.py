@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenax.errors import ConversationExists, HeadMoved, InvalidInput, StretchMoved
+from tenax.errors import ConversationExists, HeadMoved, InvalidInput, SegmentMoved
 from tenax.events import (
     ContextCompacted,
     ContextSummarised,
@@ -35,7 +35,7 @@ class CompactContract(Engine):
         """The parent ends for the reason `compression`, and the child names it."""
         name = begin(journal, say("2"), say("3"), say("4"))
         at = compact(journal, name, 3, parent=f"s-{name}", child="s-child")[-1].seq
-        parent, child = journal.stretch(f"s-{name}"), journal.stretch("s-child")
+        parent, child = journal.segment(f"s-{name}"), journal.segment("s-child")
         assert parent is not None
         assert child is not None
         assert (parent.reason, parent.ended_seq, parent.messages) == (
@@ -50,7 +50,7 @@ class CompactContract(Engine):
             3,
         )
         assert journal.children(f"s-{name}") == ["s-child"]
-        assert journal.head(name).stretch == "s-child"
+        assert journal.head(name).segment == "s-child"
 
     def test_a_compaction_moves_context_revision_and_epoch(
         self, journal: Journal
@@ -73,7 +73,7 @@ class CompactContract(Engine):
             "summary",
         ]
 
-    def test_messages_belong_to_the_stretch_that_was_open(
+    def test_messages_belong_to_the_segment_that_was_open(
         self, journal: Journal
     ) -> None:
         """What is said after a compaction counts for the child, and undo takes it from there."""
@@ -82,9 +82,9 @@ class CompactContract(Engine):
         journal.append(name, [say("6"), say("7")])
         journal.append(name, [ConversationRewound(6)])
         counts = {
-            each: stretch.messages
+            each: segment.messages
             for each in (f"s-{name}", "s-child")
-            if (stretch := journal.stretch(each))
+            if (segment := journal.segment(each))
         }
         assert counts == {f"s-{name}": 2, "s-child": 1}
 
@@ -112,7 +112,7 @@ class CompactContract(Engine):
                     name,
                     [summary, ContextCompacted(f"s-{name}", f"s-child-{n}", 4, 3, 3)],
                 )
-            except StretchMoved as error:
+            except SegmentMoved as error:
                 return error.by
             return f"s-child-{n}"
 
@@ -126,10 +126,10 @@ class CompactContract(Engine):
         """The second one to the same parent is told which child came first."""
         name = begin(journal, say("2"), say("3"))
         compact(journal, name, 2, parent=f"s-{name}", child="s-first")
-        with refused(journal, name, StretchMoved) as moved:
+        with refused(journal, name, SegmentMoved) as moved:
             compact(journal, name, 3, parent=f"s-{name}", child="s-second")
         assert moved.value.by == "s-first"
-        assert journal.stretch("s-second") is None
+        assert journal.segment("s-second") is None
 
     def test_a_compaction_loses_against_an_edit_of_what_it_covers(
         self, journal: Journal
@@ -172,7 +172,7 @@ class CompactContract(Engine):
         compact(
             journal, name, 3, parent=f"s-{name}", child="s-child", folded_to=folded_to
         )
-        assert journal.head(name).stretch == "s-child"
+        assert journal.head(name).segment == "s-child"
 
     def test_a_summary_covers_what_is_there_and_never_less_than_before(
         self, journal: Journal
@@ -205,4 +205,4 @@ class CompactContract(Engine):
         compact(
             journal, name, 2, parent=f"s-{name}", child="s-child", folded_to=folded_to
         )
-        assert journal.head(name).stretch == "s-child"
+        assert journal.head(name).segment == "s-child"

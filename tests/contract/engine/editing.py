@@ -37,7 +37,7 @@ class EditContract(Engine):
         assert [row.last for row in journal.rows(name)] == [2, 3]
         head = journal.head(name)
         assert (head.messages, head.revision, head.head) == (2, 6, 6)
-        assert [each.seq for each in journal.read(name)] == [1, 2, 3, 4, 5, 6]
+        assert [event.seq for event in journal.read(name)] == [1, 2, 3, 4, 5, 6]
         assert journal.summary(name).messages == 2
 
     def test_the_conversation_goes_on_after_an_undo(self, journal: Journal) -> None:
@@ -67,7 +67,7 @@ class EditContract(Engine):
                 journal.append(name, [ConversationRewound(to)])
 
     def test_undo_does_not_reach_behind_a_compaction(self, journal: Journal) -> None:
-        """Undo goes back to the beginning of the head stretch; further back is a fork."""
+        """Undo goes back to the beginning of the head segment; further back is a fork."""
         name = begin(journal, say("2"), say("3"), say("4"))
         at = compact(journal, name, 3, parent=f"s-{name}", child="s-child")[-1].seq
         journal.append(name, [say("7")])

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tenax.errors import CursorMoved, InvalidInput, LeaseLost
 from tenax.events import ConversationOpened, RunFinished, RunStarted
 from tenax.journal import Journal
-from tenax.journal.base import Behind, Entry, Reader
+from tenax.journal.base import Behind, RawEvent, Reader
 from tests.contract.engine.base import (
     Engine,
     answer,
@@ -73,7 +73,7 @@ class FollowContract(Engine):
         journal.load(
             "c-in",
             ConversationOpened("ada", "s-in"),
-            [Entry("message.user", 5, None, b'{"parts":[]}')],
+            [RawEvent("message.user", 5, None, b'{"parts":[]}')],
         )
         assert owed(journal, SENDER) == []
         assert sorted(owed(journal, INDEX)) == sorted([(fork, 0, 3), ("c-in", 0, 2)])
@@ -268,6 +268,6 @@ class FollowContract(Engine):
                 journal.release(lease)
         for name in names:
             assert seen[name] == [
-                each.seq for each in journal.read(name) if each.digest
+                event.seq for event in journal.read(name) if event.digest
             ]
         assert journal.behind(INDEX) == []

@@ -21,7 +21,7 @@ class LeaseContract(Engine):
     def test_a_lease_is_held_by_one(self, journal: Journal) -> None:
         """While somebody holds a lease nobody else gets it, not even under the same name of holder."""
         lease = take(journal, "run:x")
-        assert (lease.name, lease.holder, lease.fence) == ("run:x", "me", 1)
+        assert (lease.name, lease.holder, lease.term) == ("run:x", "me", 1)
         assert journal.claim("run:x", "you", 60) is None
         assert journal.claim("run:x", "me", 60) is None
         assert journal.holder("run:x") == "me"
@@ -39,13 +39,13 @@ class LeaseContract(Engine):
     def test_a_released_lease_is_free_and_its_fence_stays(
         self, journal: Journal
     ) -> None:
-        """The next holder's fence is higher, so an old holder never passes for a new one."""
+        """The next holder's term is higher, so an old holder never passes for a new one."""
         old = take(journal, "run:x")
         assert journal.release(old)
         assert not journal.release(old)
         assert journal.holder("run:x") is None
         new = take(journal, "run:x")
-        assert new.fence > old.fence
+        assert new.term > old.term
         assert not journal.release(old)
         assert journal.holder("run:x") == "me"
 
@@ -53,7 +53,7 @@ class LeaseContract(Engine):
         """Taking over asks nobody; the old holder learns of it when it acts."""
         old = take(journal, "run:x", "old")
         new = take(journal, "run:x", "new", take_over=True)
-        assert new.fence > old.fence
+        assert new.term > old.term
         with refused(journal, None, LeaseLost):
             journal.renew(old)
         assert not journal.release(old)
@@ -62,10 +62,10 @@ class LeaseContract(Engine):
     def test_a_renewed_lease_lasts_from_now(
         self, journal: Journal, pass_time: Callable[[float], None]
     ) -> None:
-        """Renewing keeps the fence and starts the time anew, for another length if one is given."""
+        """Renewing keeps the term and starts the time anew, for another length if one is given."""
         lease = take(journal, "run:x", seconds=SHORT)
         longer = journal.renew(lease, seconds=60)
-        assert (longer.fence, longer.seconds) == (lease.fence, 60)
+        assert (longer.term, longer.seconds) == (lease.term, 60)
         pass_time(SHORT * 2)
         assert journal.holder("run:x") == "me"
         assert journal.claim("run:x", "you", 60) is None
@@ -79,7 +79,7 @@ class LeaseContract(Engine):
         pass_time(SHORT * 2)
         assert journal.holder("run:x") is None
         new = take(journal, "run:x", "new")
-        assert new.fence > old.fence
+        assert new.term > old.term
         with refused(journal, None, LeaseLost):
             journal.renew(old)
 
@@ -134,7 +134,7 @@ class LeaseContract(Engine):
         left = leave_behind("run:x")
         assert journal.holder("run:x") is None
         lease = take(journal, "run:x")
-        assert lease.fence > left.fence
+        assert lease.term > left.term
 
     def test_a_lease_that_is_not_there_cannot_be_kept(self, journal: Journal) -> None:
         """Renewing or releasing what nobody claimed does nothing."""
@@ -147,7 +147,7 @@ class LeaseContract(Engine):
     def test_this_process_is_an_instance(self, journal: Journal) -> None:
         """The store knows this process and that it lives."""
         own = journal.instance
-        (found,) = [each for each in journal.instances() if each.id == own]
+        (found,) = [instance for instance in journal.instances() if instance.id == own]
         assert found.alive
         assert (found.ended_at, found.swept_at) == (None, None)
 
@@ -157,11 +157,11 @@ class LeaseContract(Engine):
         """Whoever has brought in what a dead instance left says so, once."""
         own = journal.instance
         leave_behind("run:x")
-        (dead,) = [each for each in journal.instances() if each.id != own]
+        (dead,) = [instance for instance in journal.instances() if instance.id != own]
         assert not dead.alive
         assert journal.swept(dead.id)
         assert not journal.swept(dead.id)
-        (dead,) = [each for each in journal.instances() if each.id != own]
+        (dead,) = [instance for instance in journal.instances() if instance.id != own]
         assert dead.swept_at is not None
         assert dead.ended_at is not None
 
@@ -174,12 +174,16 @@ class LeaseContract(Engine):
         """A store that commands use every minute would know half a million of them after a year."""
         own = journal.instance
         leave_behind("run:x")
-        (first,) = [each.id for each in journal.instances() if each.id != own]
+        (first,) = [
+            instance.id for instance in journal.instances() if instance.id != own
+        ]
         journal.swept(first)
         pass_time(8 * 86_400)
         leave_behind("run:y")
         (second,) = [
-            each.id for each in journal.instances() if each.id not in {own, first}
+            instance.id
+            for instance in journal.instances()
+            if instance.id not in {own, first}
         ]
         journal.swept(second)
-        assert {each.id for each in journal.instances()} == {own, second}
+        assert {instance.id for instance in journal.instances()} == {own, second}

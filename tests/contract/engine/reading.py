@@ -22,7 +22,7 @@ from tenax.events import (
     Unknown,
 )
 from tenax.journal import Journal
-from tenax.journal.base import Entry, Recorded, Row
+from tenax.journal.base import RawEvent, Recorded, RowSpan
 from tenax.journal.journal import BLOB_BYTES_MAX
 from tenax.parts import File, Text
 from tests.contract.engine.base import Engine, answer, begin, delta, said, say, texts
@@ -44,7 +44,7 @@ class ReadContract(Engine):
     def test_a_read_ends_where_it_is_told(self, journal: Journal) -> None:
         """`upto` is the last seq of interest."""
         name = begin(journal, say("2"), say("3"), say("4"))
-        assert [each.seq for each in journal.read(name, after=1, upto=3)] == [2, 3]
+        assert [event.seq for event in journal.read(name, after=1, upto=3)] == [2, 3]
         assert journal.read(name, after=99) == []
 
     def test_a_fact_is_found_by_its_number(self, journal: Journal) -> None:
@@ -61,7 +61,7 @@ class ReadContract(Engine):
         """The head says how far the conversation is, without its events being read."""
         name = begin(journal)
         head = journal.head(name)
-        assert (head.conversation, head.head, head.facts, head.messages, head.stretch, head.run) == (
+        assert (head.conversation, head.head, head.facts, head.messages, head.segment, head.run) == (
             name, 1, 1, 0, f"s-{name}", None,
         )  # fmt: skip
         journal.append(name, [say("q", ask=True), answer("a"), ConversationTitled("t")])
@@ -89,11 +89,11 @@ class ReadContract(Engine):
         )
         journal.append(name, [MessagePartial([Text("cut")], request=8)])
         assert journal.rows(name) == [
-            Row(2, 2, "system"),
-            Row(3, 3, "user"),
-            Row(3, 7, "assistant"),
-            Row(8, 8, "tool"),
-            Row(8, 9, "partial"),
+            RowSpan(2, 2, "system"),
+            RowSpan(3, 3, "user"),
+            RowSpan(3, 7, "assistant"),
+            RowSpan(8, 8, "tool"),
+            RowSpan(8, 9, "partial"),
         ]
 
     def test_rows_come_in_pages_from_the_end(self, journal: Journal) -> None:
@@ -153,7 +153,7 @@ class ReadContract(Engine):
         journal.load(
             "c-in",
             ConversationOpened("ada", "s-in"),
-            [Entry("later.kind", 5, "r-x", b'{"a":1}')],
+            [RawEvent("later.kind", 5, "r-x", b'{"a":1}')],
         )
         carried = journal.read("c-in")[1]
         assert (carried.kind, carried.at, carried.run, carried.body) == (
@@ -165,10 +165,10 @@ class ReadContract(Engine):
         assert carried.event == Unknown("later.kind", b'{"a":1}')
         journal.append("c-in", [say("goes on")])
 
-    def test_stretches_are_found_by_name(self, journal: Journal) -> None:
-        """A stretch says where it began, whose it is and how many messages stand in it."""
+    def test_segments_are_found_by_name(self, journal: Journal) -> None:
+        """A segment says where it began, whose it is and how many messages stand in it."""
         name = begin(journal, say("a"), say("b"))
-        found = journal.stretch(f"s-{name}")
+        found = journal.segment(f"s-{name}")
         assert found is not None
         assert (
             found.conversation,
@@ -176,7 +176,7 @@ class ReadContract(Engine):
             found.ended_seq,
             found.messages,
         ) == (name, 1, None, 2)
-        assert journal.stretch("s-none") is None
+        assert journal.segment("s-none") is None
         assert journal.children(f"s-{name}") == []
 
     # -- the list --------------------------------------------------------------------------------------------
@@ -189,9 +189,11 @@ class ReadContract(Engine):
         for _ in range(3):
             names.append(begin(journal))
             pass_time(2)
-        assert [each.conversation for each in journal.conversations()] == names[::-1]
+        assert [summary.conversation for summary in journal.conversations()] == names[
+            ::-1
+        ]
         journal.append(names[0], [say("hello")])
-        assert [each.conversation for each in journal.conversations()] == [
+        assert [summary.conversation for summary in journal.conversations()] == [
             names[0],
             names[2],
             names[1],
@@ -208,7 +210,7 @@ class ReadContract(Engine):
             ],
         )
         (shown,) = journal.conversations()
-        assert (shown.conversation, shown.stretch, shown.title, shown.source, shown.messages) == (
+        assert (shown.conversation, shown.segment, shown.title, shown.source, shown.messages) == (
             "c-one", "s-one", "My talk", "web", 1,
         )  # fmt: skip
         assert (shown.pinned, shown.archived, shown.running) == (False, False, False)
@@ -225,7 +227,8 @@ class ReadContract(Engine):
         new = begin(journal)
         journal.append(old, [ConversationPinned(True)])
         assert [
-            (each.conversation, each.pinned) for each in journal.conversations()
+            (summary.conversation, summary.pinned)
+            for summary in journal.conversations()
         ] == [
             (old, True),
             (new, False),
@@ -233,7 +236,9 @@ class ReadContract(Engine):
         pass_time(2)
         journal.append(new, [say("newer")])
         journal.append(old, [ConversationPinned(False)])
-        assert {each.conversation: each.pinned for each in journal.conversations()} == {
+        assert {
+            summary.conversation: summary.pinned for summary in journal.conversations()
+        } == {
             old: False,
             new: False,
         }
@@ -244,13 +249,16 @@ class ReadContract(Engine):
         """Archiving takes a conversation out of the list, and back."""
         one, two = begin(journal), begin(journal)
         journal.append(one, [ConversationArchived(True)])
-        assert [each.conversation for each in journal.conversations()] == [two]
+        assert [summary.conversation for summary in journal.conversations()] == [two]
         assert [
-            (each.conversation, each.archived)
-            for each in journal.conversations(archived=True)
+            (summary.conversation, summary.archived)
+            for summary in journal.conversations(archived=True)
         ] == [(one, True)]
         journal.append(one, [say("still writable"), ConversationArchived(False)])
-        assert {each.conversation for each in journal.conversations()} == {one, two}
+        assert {summary.conversation for summary in journal.conversations()} == {
+            one,
+            two,
+        }
 
     def test_pages_of_the_list_repeat_and_miss_nothing_that_stays(
         self, journal: Journal, pass_time: Callable[[float], None]

@@ -14,9 +14,9 @@ from tenax.errors import (
     ConversationExists,
     InvalidInput,
     NoSuchConversation,
+    SegmentMoved,
     SessionEnded,
     StoreMisused,
-    StretchMoved,
     TooLarge,
     UnknownKind,
 )
@@ -34,11 +34,11 @@ from tenax.events import (
     RunFinished,
     RunLate,
     RunStarted,
-    StretchEnded,
+    SegmentEnded,
     Unknown,
 )
 from tenax.journal import Journal
-from tenax.journal.base import Dedup, Entry, Reader
+from tenax.journal.base import Dedup, RawEvent, Reader
 from tenax.parts import Text, ToolResult
 from tests.contract.engine.base import (
     Engine,
@@ -146,7 +146,7 @@ class RefuseContract(Engine):
             MessageUser([Text("x")], extra={"deep": [{"er": text}]}),
             MessageUser([Text("x")], extra={text: 1}),
             ConversationTitled(text),
-            StretchEnded(f"s-{name}", text),
+            SegmentEnded(f"s-{name}", text),
             ContentErased([1], by=text),
         ]
         for event in events:
@@ -210,9 +210,9 @@ class RefuseContract(Engine):
         journal: Journal,
         bad: Any,
     ) -> None:
-        """Looking for a stretch, its children, a run, a blob or the holder of a lease by such a name is no error."""
+        """Looking for a segment, its children, a run, a blob or the holder of a lease by such a name is no error."""
         name = begin(journal)
-        assert journal.stretch(bad) is None
+        assert journal.segment(bad) is None
         assert journal.children(bad) == []
         assert journal.run(name, bad) is None
         assert journal.get_blob(bad) is None
@@ -220,7 +220,7 @@ class RefuseContract(Engine):
 
     @pytest.mark.parametrize("bad", BAD_IDS, ids=ascii)
     def test_an_id_that_is_no_id_is_refused(self, journal: Journal, bad: Any) -> None:
-        """Ids are short and printable: conversation, stretch, run, source, dedup id, lease, holder, reader, user."""
+        """Ids are short and printable: conversation, segment, run, source, dedup id, lease, holder, reader, user."""
         name = begin(journal)
         opening = ConversationOpened("ada", "s-fine")
         calls: list[Callable[[], object]] = [
@@ -303,7 +303,7 @@ class RefuseContract(Engine):
                 call()
 
     def test_an_id_that_is_taken_is_refused(self, journal: Journal) -> None:
-        """A conversation is opened once, and a stretch's name is used once."""
+        """A conversation is opened once, and a segment's name is used once."""
         name = begin(journal, say("a"))
         with refused(journal, name, ConversationExists):
             journal.append(name, [ConversationOpened("ada", "s-2")])
@@ -319,24 +319,24 @@ class RefuseContract(Engine):
         with refused(journal, None, InvalidInput):
             journal.append("c-theirs", [ConversationOpened("bob", "s-theirs")])
 
-    def test_an_ended_stretch_takes_no_messages(self, journal: Journal) -> None:
+    def test_an_ended_segment_takes_no_messages(self, journal: Journal) -> None:
         """After its end a conversation takes titles, but no message, until it is forked."""
         name = begin(journal, say("a"))
-        journal.append(name, [StretchEnded(f"s-{name}", "done")])
+        journal.append(name, [SegmentEnded(f"s-{name}", "done")])
         for event in (say("b"), answer("c")):
             with refused(journal, name, SessionEnded):
                 journal.append(name, [event])
-        with refused(journal, name, StretchMoved) as moved:
-            journal.append(name, [StretchEnded(f"s-{name}", "again")])
+        with refused(journal, name, SegmentMoved) as moved:
+            journal.append(name, [SegmentEnded(f"s-{name}", "again")])
         assert moved.value.by is None
         journal.append(name, [ConversationTitled("still here")])
         assert said(journal, name) == ["a"]
 
-    def test_only_the_open_stretch_ends(self, journal: Journal) -> None:
-        """A stretch that is not the head cannot be ended."""
+    def test_only_the_open_segment_ends(self, journal: Journal) -> None:
+        """A segment that is not the head cannot be ended."""
         name = begin(journal)
-        with refused(journal, name, StretchMoved) as moved:
-            journal.append(name, [StretchEnded("s-other", "done")])
+        with refused(journal, name, SegmentMoved) as moved:
+            journal.append(name, [SegmentEnded("s-other", "done")])
         assert moved.value.by == f"s-{name}"
 
     @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 8 * 86400])
@@ -354,21 +354,21 @@ class RefuseContract(Engine):
         """What is loaded carries unknown kinds, but a known kind has to be what it says."""
         opened = ConversationOpened("ada", "s-in")
         for entry in (
-            Entry("message.user", 5, None, b'{"parts": 7}'),
-            Entry("message.user", 5, None, b"not json"),
-            Entry("", 5, None, b"{}"),
-            Entry("x" * 201, 5, None, b"{}"),
-            Entry("message.user", 5, "a\nb", b'{"parts":[]}'),
-            Entry("message.user", -5, None, b'{"parts":[]}'),
-            Entry("message.user", 1 << 63, None, b'{"parts":[]}'),
-            Entry("later.kind", 5, None, b'no json, but "blob"'),
-            Entry("conversation.rewound", 5, None, b'{"to":7}'),
-            Entry("message.user", True, None, b'{"parts":[]}'),
-            Entry("message.user", 5, cast("Any", 0), b'{"parts":[]}'),
-            Entry("message.user", 5, cast("Any", False), b'{"parts":[]}'),
-            Entry("message.user", 5, None, cast("Any", '{"parts":[]}')),
-            Entry(cast("Any", []), 5, None, b"{}"),
-            Entry(
+            RawEvent("message.user", 5, None, b'{"parts": 7}'),
+            RawEvent("message.user", 5, None, b"not json"),
+            RawEvent("", 5, None, b"{}"),
+            RawEvent("x" * 201, 5, None, b"{}"),
+            RawEvent("message.user", 5, "a\nb", b'{"parts":[]}'),
+            RawEvent("message.user", -5, None, b'{"parts":[]}'),
+            RawEvent("message.user", 1 << 63, None, b'{"parts":[]}'),
+            RawEvent("later.kind", 5, None, b'no json, but "blob"'),
+            RawEvent("conversation.rewound", 5, None, b'{"to":7}'),
+            RawEvent("message.user", True, None, b'{"parts":[]}'),
+            RawEvent("message.user", 5, cast("Any", 0), b'{"parts":[]}'),
+            RawEvent("message.user", 5, cast("Any", False), b'{"parts":[]}'),
+            RawEvent("message.user", 5, None, cast("Any", '{"parts":[]}')),
+            RawEvent(cast("Any", []), 5, None, b"{}"),
+            RawEvent(
                 "message.user",
                 5,
                 None,
@@ -377,9 +377,9 @@ class RefuseContract(Engine):
         ):
             with refused(journal, None, InvalidInput):
                 journal.load("c-in", opened, [entry])
-        later = Entry("later.kind", 5, None, b'{"any": "thing"}')
+        later = RawEvent("later.kind", 5, None, b'{"any": "thing"}')
         journal.load(
-            "c-in", opened, [later, Entry("message.user", 6, None, b'{"parts":[]}')]
+            "c-in", opened, [later, RawEvent("message.user", 6, None, b'{"parts":[]}')]
         )
         first = journal.read("c-in", after=1)[0]
         assert (first.kind, first.at, first.body) == (
@@ -430,9 +430,8 @@ class RefuseContract(Engine):
         """A child process may not use the journal that its parent opened, and the parent's goes on."""
         name = begin(journal, say("a"))
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # that fork with threads is unwise is the point
+            # that fork with threads is unwise is the point
+            warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -10,9 +10,9 @@ import pytest
 
 from tenax.errors import (
     CursorMoved,
-    FactChanged,
     InvalidInput,
     LeaseLost,
+    MemoryChanged,
     NoSuchConversation,
     TenaxError,
     TooLarge,
@@ -30,8 +30,8 @@ from tenax.events import (
     RunStarted,
 )
 from tenax.journal import Journal
-from tenax.journal.base import Letter, Reader
-from tenax.memory.facts import FACTS_MAX, TEXT_CHARS_MAX, Fact, Facts
+from tenax.journal.base import DeadLetter, Reader
+from tenax.memory.entries import ENTRIES_MAX, TEXT_CHARS_MAX, MemoryEntries, MemoryEntry
 from tenax.parts import Text
 from tests.contract.engine.base import (
     Engine,
@@ -47,8 +47,8 @@ SYNC = Reader("memory:x:sync", "turns", "now")
 COMMIT = Reader("memory:x:commit", "due", "now")
 
 
-def texts(facts: list[Fact]) -> list[str]:
-    return [each.text for each in facts]
+def texts(facts: list[MemoryEntry]) -> list[str]:
+    return [fact.text for fact in facts]
 
 
 def due(journal: Journal, name: str, upto: int) -> int:
@@ -67,7 +67,7 @@ class RememberContract(Engine):
 
     def test_a_fact_is_kept_with_where_it_was_learned(self, journal: Journal) -> None:
         """Its text in one line, by whom, about what, when, and from which message."""
-        name, facts = begin(journal, say("I live in Oslo")), Facts(journal)
+        name, facts = begin(journal, say("I live in Oslo")), MemoryEntries(journal)
         fact = facts.add(
             " lives\nin\r\n\n Oslo ",
             about="profile",
@@ -84,12 +84,12 @@ class RememberContract(Engine):
         )
         assert (fact.scope, fact.replaces) == (None, None)
         assert fact.id.startswith("f_")
-        assert facts.get(fact.id) == fact
+        assert facts.versions(fact.id)[-1] == fact
         assert facts.standing() == [fact]
 
     def test_a_fact_may_be_told_elsewhere(self, journal: Journal) -> None:
         """On a page, by a person: then it has no place."""
-        fact = Facts(journal).add("likes tea")
+        fact = MemoryEntries(journal).add("likes tea")
         assert (fact.conversation, fact.seq, fact.by, fact.about) == (
             None,
             None,
@@ -99,31 +99,32 @@ class RememberContract(Engine):
 
     def test_a_change_is_a_new_version(self, journal: Journal) -> None:
         """What it has been stays, oldest first; the last version is the fact."""
-        name, facts = begin(journal, say("2"), say("3")), Facts(journal)
+        name, facts = begin(journal, say("2"), say("3")), MemoryEntries(journal)
         first = facts.add("likes tea", conversation=name, seq=2)
         second = facts.change(
             first.id, was=1, text="likes coffee", by="model", conversation=name, seq=3
         )
         third = facts.change(first.id, was=2, about="profile")
         assert [
-            (each.text, each.seq, each.about) for each in facts.versions(first.id)
+            (version.text, version.seq, version.about)
+            for version in facts.versions(first.id)
         ] == [
             ("likes tea", 2, "note"),
             ("likes coffee", 3, "note"),
             ("likes coffee", 3, "profile"),
         ]
         assert facts.versions(first.id) == [first, second, third]
-        assert facts.standing() == [facts.get(first.id)] == [third]
+        assert facts.standing() == [facts.versions(first.id)[-1]] == [third]
 
     def test_a_persons_own_words_have_no_place(self, journal: Journal) -> None:
         """Whoever writes another text on a page did not learn it from the message of before."""
-        name, facts = begin(journal, say("2")), Facts(journal)
+        name, facts = begin(journal, say("2")), MemoryEntries(journal)
         fact = facts.add("likes tea", conversation=name, seq=2)
         assert facts.change(fact.id, was=1, text="likes cake").conversation is None
 
     def test_what_was_forgotten_no_longer_stands(self, journal: Journal) -> None:
         """Its versions are still there for the person; it cannot be changed until that is undone."""
-        name, facts = begin(journal, say("2")), Facts(journal)
+        name, facts = begin(journal, say("2")), MemoryEntries(journal)
         fact = facts.add("likes tea")
         gone = facts.remove(fact.id, was=1, by="model", conversation=name, seq=2)
         assert (gone.version, gone.state, gone.text, gone.seq) == (
@@ -145,7 +146,7 @@ class RememberContract(Engine):
         self, journal: Journal
     ) -> None:
         """Of two who changed what they saw, the second is told, and nothing of theirs is stored."""
-        facts = Facts(journal)
+        facts = MemoryEntries(journal)
         fact, other = facts.add("likes tea"), facts.add("lives in Oslo")
         facts.change(fact.id, was=1, text="likes coffee")
         for call in (
@@ -155,23 +156,23 @@ class RememberContract(Engine):
             lambda: facts.add("x", replaces=(fact.id, 1)),
             lambda: facts.change(fact.id, was=3, text="x"),
         ):
-            with refused(journal, None, FactChanged):
+            with refused(journal, None, MemoryChanged):
                 call()
         assert len(facts.versions(fact.id)) == 2
         assert sorted(texts(facts.standing())) == ["likes coffee", "lives in Oslo"]
-        assert facts.get(other.id) == other
+        assert facts.versions(other.id)[-1] == other
 
     def test_of_many_who_change_one_fact_at_once_one_does(
         self, journal: Journal, another: Journal
     ) -> None:
         """In two processes: every other is told that it was changed, and no version is lost or missing."""
-        both = [Facts(journal), Facts(another)]
+        both = [MemoryEntries(journal), MemoryEntries(another)]
         fact = both[0].add("0")
 
         def change(n: int) -> bool:
             try:
                 both[n % 2].change(fact.id, was=1, text=f"{n}")
-            except FactChanged:
+            except MemoryChanged:
                 return False
             return True
 
@@ -184,7 +185,7 @@ class RememberContract(Engine):
         self, journal: Journal, another: Journal
     ) -> None:
         """In two processes, and however often: all are given the same fact."""
-        both = [Facts(journal), Facts(another)]
+        both = [MemoryEntries(journal), MemoryEntries(another)]
         with ThreadPoolExecutor(8) as pool:
             given = list(
                 pool.map(lambda n: both[n % 2].add(f"{n}", key="call-1"), range(16))
@@ -195,9 +196,9 @@ class RememberContract(Engine):
 
     def test_a_key_is_done_once_whatever_it_did(self, journal: Journal) -> None:
         """A change, a removal and an undo that come again give back what they gave before, also later."""
-        facts = Facts(journal)
+        facts = MemoryEntries(journal)
         fact = facts.add("likes tea", key="1")
-        calls: list[Callable[[], Fact]] = [
+        calls: list[Callable[[], MemoryEntry]] = [
             lambda: facts.change(fact.id, was=1, text="likes coffee", key="2"),
             lambda: facts.remove(fact.id, was=2, key="3"),
             lambda: facts.undo(fact.id, was=3, key="4"),
@@ -205,18 +206,18 @@ class RememberContract(Engine):
         given = [call() for call in calls]
         assert [call() for call in calls] == given
         assert facts.versions(fact.id) == [fact, *given]
-        assert Facts(journal.of("bob")).add("other", key="1").text == "other"
+        assert MemoryEntries(journal.of("bob")).add("other", key="1").text == "other"
 
     def test_a_fact_takes_the_place_of_another(self, journal: Journal) -> None:
         """The older one is forgotten in the same moment, and the new one names it."""
-        name, facts = begin(journal, say("2")), Facts(journal)
+        name, facts = begin(journal, say("2")), MemoryEntries(journal)
         old = facts.add("lives in Oslo")
         new = facts.add(
             "lives in Rome", replaces=(old.id, 1), by="model", conversation=name, seq=2
         )
         assert facts.standing() == [new]
         assert new.replaces == old.id
-        gone = facts.get(old.id)
+        gone = facts.versions(old.id)[-1]
         assert (gone.version, gone.state, gone.by, gone.seq) == (
             2,
             "removed",
@@ -226,7 +227,7 @@ class RememberContract(Engine):
 
     def test_an_undo_takes_back_what_a_version_did(self, journal: Journal) -> None:
         """As a new version: of an add, a change, a removal, and of an undo."""
-        name, facts = begin(journal, say("2")), Facts(journal)
+        name, facts = begin(journal, say("2")), MemoryEntries(journal)
         fact = facts.add(
             "likes tea", about="profile", by="review", conversation=name, seq=2
         )
@@ -249,7 +250,7 @@ class RememberContract(Engine):
 
     def test_an_undone_replacement_gives_the_place_back(self, journal: Journal) -> None:
         """What it replaced stands again, with its place; and undoing that replaces it again."""
-        name, facts = begin(journal, say("2")), Facts(journal)
+        name, facts = begin(journal, say("2")), MemoryEntries(journal)
         old = facts.add("lives in Oslo", conversation=name, seq=2)
         new = facts.add("lives in Rome", replaces=(old.id, 1))
         facts.undo(new.id, was=1)
@@ -265,7 +266,7 @@ class RememberContract(Engine):
         self, journal: Journal
     ) -> None:
         """What it replaced was brought back and forgotten again by hand: that stays so."""
-        facts = Facts(journal)
+        facts = MemoryEntries(journal)
         old = facts.add("lives in Oslo")
         new = facts.add("lives in Rome", replaces=(old.id, 1))
         facts.undo(old.id, was=2)
@@ -277,7 +278,7 @@ class RememberContract(Engine):
         self, journal: Journal, pass_time: Callable[[float], None]
     ) -> None:
         """By when they last changed."""
-        name, facts = begin(journal), Facts(journal)
+        name, facts = begin(journal), MemoryEntries(journal)
         first = facts.add("1")
         pass_time(1)
         facts.add("2")
@@ -289,7 +290,11 @@ class RememberContract(Engine):
         self, journal: Journal, another: Journal
     ) -> None:
         """Whoever made it; another user's does not move it."""
-        name, facts, theirs = begin(journal, say("2")), Facts(journal), Facts(another)
+        name, facts, theirs = (
+            begin(journal, say("2")),
+            MemoryEntries(journal),
+            MemoryEntries(another),
+        )
         seen = [facts.revision()]
 
         def moved() -> bool:
@@ -306,7 +311,7 @@ class RememberContract(Engine):
         assert moved()
         journal.erase(name, [2], by="ada")
         assert moved()
-        Facts(journal.of("bob")).add("x")
+        MemoryEntries(journal.of("bob")).add("x")
         assert facts.revision() == seen[-1]
 
     @pytest.mark.parametrize(
@@ -314,9 +319,9 @@ class RememberContract(Engine):
     )
     def test_what_is_no_fact_is_refused(self, journal: Journal, text: str) -> None:
         """Nothing, too much, what is no text; and nothing is stored."""
-        facts = Facts(journal)
+        facts = MemoryEntries(journal)
         fact = facts.add("y" * TEXT_CHARS_MAX)
-        calls: list[Callable[[], Fact]] = [
+        calls: list[Callable[[], MemoryEntry]] = [
             lambda: facts.add(text),
             lambda: facts.change(fact.id, was=1, text=text),
         ]
@@ -330,7 +335,7 @@ class RememberContract(Engine):
 
     def test_what_says_nothing_sensible_is_refused(self, journal: Journal) -> None:
         """Kinds that are none, half a place, a place where nothing is, a fact that is not there."""
-        name, facts = begin(journal, say("2")), Facts(journal)
+        name, facts = begin(journal, say("2")), MemoryEntries(journal)
         fact = facts.add("x")
         calls: list[Callable[[], object]] = [
             lambda: facts.add("x", about="weather"),  # type: ignore[arg-type]
@@ -343,10 +348,10 @@ class RememberContract(Engine):
             lambda: facts.add("x", key=""),
             lambda: facts.add("x", replaces=("f_none", 1)),
             lambda: facts.change(fact.id, was=1),
-            lambda: facts.get("f_none"),
+            lambda: facts.versions("f_none")[-1],
             lambda: facts.versions(""),
             lambda: facts.undo("f_none", was=1),
-            lambda: Facts(journal.of(None)),
+            lambda: MemoryEntries(journal.of(None)),
         ]
         for call in calls:
             with refused(journal, name, InvalidInput):
@@ -357,25 +362,25 @@ class RememberContract(Engine):
 
     def test_facts_are_bounded(self, journal: Journal) -> None:
         """One more than that many is refused until one is forgotten; a replacement needs no room."""
-        facts = Facts(journal)
+        facts = MemoryEntries(journal)
         fact = facts.add("the last")
 
         def fill(tx: object) -> None:
             row = {"owner": "ada", "version": 1, "state": "standing", "text": "x", "about": "note", "by": "import",
                    "at": 1, "place": None, "scope": None, "replaces": None, "replaced": None, "key": None}  # fmt: skip
-            for n in range(FACTS_MAX - 1):
+            for n in range(ENTRIES_MAX - 1):
                 tx.run("put_fact", {**row, "id": f"f_{n}"})  # type: ignore[attr-defined]
 
         journal.store.change(fill)
         with refused(journal, None, InvalidInput):
             facts.add("one too many")
-        assert len(facts.standing()) == FACTS_MAX
+        assert len(facts.standing()) == ENTRIES_MAX
         other = facts.add("in its place", replaces=(fact.id, 1))
         facts.remove(other.id, was=1)
         facts.add("room for one")
         with refused(journal, None, InvalidInput):
             facts.undo(other.id, was=2)
-        assert len(facts.standing()) == FACTS_MAX
+        assert len(facts.standing()) == ENTRIES_MAX
 
     # -- whose facts -----------------------------------------------------------------------------------------
 
@@ -383,13 +388,13 @@ class RememberContract(Engine):
         self, journal: Journal
     ) -> None:
         """Not by listing, not by id, not by a conversation's id, not by key."""
-        mine, theirs = Facts(journal), Facts(journal.of("bob"))
+        mine, theirs = MemoryEntries(journal), MemoryEntries(journal.of("bob"))
         name, other = begin(journal, say("2")), begin(journal.of("bob"), say("2"))
         fact = mine.add("a secret", conversation=name, seq=2, key="1")
         assert theirs.standing() == theirs.usable(other) == []
         assert theirs.revision() == 0
         calls: list[Callable[[], object]] = [
-            lambda: theirs.get(fact.id),
+            lambda: theirs.versions(fact.id)[-1],
             lambda: theirs.change(fact.id, was=1, about="profile"),
             lambda: theirs.remove(fact.id, was=1),
             lambda: theirs.undo(fact.id, was=1),
@@ -423,14 +428,14 @@ class RememberContract(Engine):
         assert not journal.shared(journal.fork(name, upto=2))
         assert journal.shared(journal.fork(name, upto=at))
 
-    def test_a_private_fact_never_comes_where_others_write(
+    def test_a_private_memory_never_comes_where_others_write(
         self, journal: Journal
     ) -> None:
         """There only what was learned there is recalled; what was learned there stays there."""
         private, group, facts = (
             begin(journal, say("2")),
             begin(journal, say("2")),
-            Facts(journal),
+            MemoryEntries(journal),
         )
         facts.add("a secret", conversation=private, seq=2)
         facts.add("told on a page")
@@ -452,7 +457,11 @@ class RememberContract(Engine):
 
     def test_a_group_cannot_speak_of_a_private_fact(self, journal: Journal) -> None:
         """Who names it there is told that there is none; and elsewhere nobody speaks of the group's."""
-        private, group, facts = begin(journal, say("2")), begin(journal), Facts(journal)
+        private, group, facts = (
+            begin(journal, say("2")),
+            begin(journal),
+            MemoryEntries(journal),
+        )
         secret = facts.add("a secret", conversation=private, seq=2)
         at = join(journal, group)
         theirs = facts.add("of the group", conversation=group, seq=at)
@@ -470,12 +479,12 @@ class RememberContract(Engine):
             for call in calls:
                 with refused(journal, name, InvalidInput) as caught:
                     call()
-                assert "There is no fact" in str(caught.value)
+                assert "There is no memory" in str(caught.value)
         assert facts.change(theirs.id, was=1, text="corrected on a page").scope == group
 
     def test_what_a_group_changed_stays_in_the_group(self, journal: Journal) -> None:
         """A fact that was learned there before others came, and is changed there after."""
-        group, facts = begin(journal, say("2")), Facts(journal)
+        group, facts = begin(journal, say("2")), MemoryEntries(journal)
         fact = facts.add("before", conversation=group, seq=2)
         at = join(journal, group)
         assert (
@@ -490,7 +499,7 @@ class RememberContract(Engine):
         self, journal: Journal
     ) -> None:
         """Every version, also those with other words; and nothing can be learned from it any more."""
-        name, facts = begin(journal, say("2"), say("3")), Facts(journal)
+        name, facts = begin(journal, say("2"), say("3")), MemoryEntries(journal)
         kept = facts.add("kept", conversation=name, seq=3)
         gone = facts.add("secret", conversation=name, seq=2)
         facts.change(gone.id, was=1, text="secret too")
@@ -499,7 +508,7 @@ class RememberContract(Engine):
         facts.remove(late.id, was=2)
         facts.remove(kept.id, was=1, conversation=name, seq=2)
         journal.erase(name, [2], by="ada")
-        assert [each.text for each in facts.versions(kept.id)] == ["kept", "kept"]
+        assert [version.text for version in facts.versions(kept.id)] == ["kept", "kept"]
         for each in (gone, late):
             with pytest.raises(InvalidInput):
                 facts.versions(each.id)
@@ -514,7 +523,7 @@ class RememberContract(Engine):
         name = begin(journal, *(say(f"{n}") for n in range(2, 12)))
 
         def learn(seq: int) -> None:
-            facts = Facts(another)
+            facts = MemoryEntries(another)
             for n in range(10):
                 try:
                     facts.add(f"{n} from {seq}", conversation=name, seq=seq)
@@ -526,13 +535,13 @@ class RememberContract(Engine):
                 learning = pool.submit(learn, seq)
                 pool.submit(journal.erase, name, [seq], by="ada").result(60)
                 learning.result(60)
-        assert Facts(journal).standing() == []
+        assert MemoryEntries(journal).standing() == []
 
     def test_an_erasure_reaches_what_was_learned_from_a_copy(
         self, journal: Journal
     ) -> None:
         """In a fork, from the same words."""
-        name, facts = begin(journal, say("secret")), Facts(journal)
+        name, facts = begin(journal, say("secret")), MemoryEntries(journal)
         facts.add("secret", conversation=journal.fork(name), seq=2)
         journal.erase(name, [2], by="ada")
         assert facts.standing() == []
@@ -542,7 +551,7 @@ class RememberContract(Engine):
         name, other, facts = (
             begin(journal, say("secret")),
             begin(journal),
-            Facts(journal),
+            MemoryEntries(journal),
         )
         fact, harmless = (
             facts.add("a <b>secret</b> word", conversation=name, seq=2),
@@ -577,7 +586,7 @@ class RememberContract(Engine):
         name, other, facts = (
             begin(journal, say("2")),
             begin(journal, say("2")),
-            Facts(journal),
+            MemoryEntries(journal),
         )
         join(journal, name)
         kept, gone = facts.add("kept"), facts.add("gone", conversation=name, seq=2)
@@ -588,8 +597,8 @@ class RememberContract(Engine):
         journal.delete(private)
         journal.delete(name)
         with pytest.raises(InvalidInput):
-            facts.get(gone.id)
-        assert facts.get(kept.id).conversation is None
+            facts.versions(gone.id)[-1]
+        assert facts.versions(kept.id)[-1].conversation is None
         assert (
             facts.undo(kept.id, was=2).state
             == facts.undo(mine.id, was=2).state
@@ -687,7 +696,7 @@ class RememberContract(Engine):
         for _ in range(2):  # a call that is made again does no harm
             journal.bury(SYNC, name, first, was=1, error="x" * 900, lease=lease)
         (letter,) = journal.letters(SYNC.name)
-        assert letter == Letter(name, first, "x" * 500, letter.at)
+        assert letter == DeadLetter(name, first, "x" * 500, letter.at)
         assert journal.cursor(SYNC, name) == first
         assert [(each.at, each.to, each.tries) for each in journal.behind(SYNC)] == [
             (first, second, 0)
@@ -711,7 +720,7 @@ class RememberContract(Engine):
             journal.bury(SYNC, name, second, was=1, error="no", lease=lease)
         with refused(journal, name, InvalidInput):
             journal.bury(SYNC, name, second + 9, was=first, error="no", lease=lease)
-        assert [each.seq for each in journal.letters(SYNC.name)] == [first]
+        assert [letter.seq for letter in journal.letters(SYNC.name)] == [first]
         assert journal.unbury(SYNC, name, first, lease=lease)
         assert not journal.unbury(SYNC, name, first, lease=lease)
         assert journal.letters(SYNC.name) == []

@@ -21,7 +21,7 @@ from tenax.events import (
 )
 from tenax.journal import Journal
 from tenax.journal.base import Dedup, Reader
-from tenax.memory.facts import Facts
+from tenax.memory.entries import MemoryEntries
 from tenax.parts import File, Text
 from tests.contract.engine.base import (
     Engine,
@@ -73,8 +73,8 @@ class RemoveContract(Engine):
         """The same words have other digests there."""
         name = begin(journal, say("2"), say("3"))
         fork = journal.fork(name)
-        mine = {each.digest for each in journal.read(name)}
-        assert mine.isdisjoint(each.digest for each in journal.read(fork))
+        mine = {event.digest for event in journal.read(name)}
+        assert mine.isdisjoint(event.digest for event in journal.read(fork))
 
     def test_a_fork_copies_what_stands(self, journal: Journal) -> None:
         """Undone messages, partials and the open run stay behind."""
@@ -87,7 +87,7 @@ class RemoveContract(Engine):
         fork = journal.fork(name)
         assert said(journal, fork) == ["2", "5"]
         assert journal.head(fork).run is None
-        assert all(each.kind != "reply.delta" for each in journal.read(fork))
+        assert all(event.kind != "reply.delta" for event in journal.read(fork))
 
     def test_a_fork_asks_nothing(self, journal: Journal) -> None:
         """An unanswered question that was copied starts no run."""
@@ -112,14 +112,14 @@ class RemoveContract(Engine):
             say("7"),
         ]
         assert any(
-            isinstance(each.event, ContextSummarised) for each in journal.read(fork)
+            isinstance(event.event, ContextSummarised) for event in journal.read(fork)
         )
 
     def test_a_fork_can_be_cut_anywhere_it_stands(self, journal: Journal) -> None:
-        """A fork at the very beginning is empty; its stretch may be named."""
+        """A fork at the very beginning is empty; its segment may be named."""
         name = begin(journal, say("2"), say("3"))
-        assert said(journal, journal.fork(name, upto=1, stretch="s-mine")) == []
-        found = journal.stretch("s-mine")
+        assert said(journal, journal.fork(name, upto=1, segment="s-mine")) == []
+        found = journal.segment("s-mine")
         assert found is not None
         assert said(journal, journal.fork(found.conversation)) == []
 
@@ -130,7 +130,7 @@ class RemoveContract(Engine):
     ) -> None:
         """Body gone, digest kept, and a fact says what was erased, by whom and why."""
         name = begin(journal, say("keep"), say("secret"), answer("keep too"))
-        digests = [each.digest for each in journal.read(name)]
+        digests = [event.digest for event in journal.read(name)]
         erased = journal.erase(name, [3], by="ada", why="a password")
         assert erased.conversations == {name: [3]}
         read = journal.read(name)
@@ -250,7 +250,7 @@ class RemoveContract(Engine):
             name, [delta(2, 0, "sec"), delta(2, 3, "ret"), answer("secret", request=2)]
         )
         journal.erase(name, [5], by="ada")
-        assert [each.seq for each in journal.read(name)] == [1, 2, 5, 6]
+        assert [event.seq for event in journal.read(name)] == [1, 2, 5, 6]
 
     def test_erasing_spares_partials_of_other_answers(self, journal: Journal) -> None:
         """Pieces of another request that stand between are somebody else's."""
@@ -260,7 +260,7 @@ class RemoveContract(Engine):
             [delta(2, 0, "sec"), delta(3, 0, "other"), answer("secret", request=2)],
         )
         journal.erase(name, [6], by="ada")
-        assert [each.event for each in journal.read(name, after=3, upto=5)] == [
+        assert [event.event for event in journal.read(name, after=3, upto=5)] == [
             delta(3, 0, "other")
         ]
 
@@ -327,7 +327,7 @@ class RemoveContract(Engine):
         """It is in no list, has no events, and every call says that it was deleted."""
         name, other = begin(journal, say("2")), begin(journal, say("stays"))
         journal.delete(name)
-        assert [each.conversation for each in journal.conversations()] == [other]
+        assert [summary.conversation for summary in journal.conversations()] == [other]
         for call in (
             lambda: journal.append(name, [say("late")]),
             lambda: journal.read(name),
@@ -337,12 +337,12 @@ class RemoveContract(Engine):
             lambda: journal.cursor(READER, name),
             lambda: begin(journal, name=name),
             lambda: journal.load(name, ConversationOpened("ada", "s-again"), []),
-            lambda: Facts(journal).usable(name),
-            lambda: Facts(journal).add("late", conversation=name, seq=2),
+            lambda: MemoryEntries(journal).usable(name),
+            lambda: MemoryEntries(journal).add("late", conversation=name, seq=2),
         ):
             with refused(journal, other, Gone):
                 call()
-        assert journal.stretch(f"s-{name}") is None
+        assert journal.segment(f"s-{name}") is None
 
     def test_what_another_process_deleted_is_gone_here_too(
         self, journal: Journal, another: Journal
@@ -439,7 +439,7 @@ class RemoveContract(Engine):
             name, [delta(5, 0, "cut"), MessagePartial([Text("cut")], request=5)]
         )
         assert journal.prune(name) == 3
-        assert [each.seq for each in journal.read(name)] == [1, 2, 5, 7]
+        assert [event.seq for event in journal.read(name)] == [1, 2, 5, 7]
         assert journal.prune(name) == 0
         assert journal.append(name, [say("next")])[0].seq == 8
 
@@ -462,6 +462,6 @@ class RemoveContract(Engine):
             [delta(2, 0, "only copy"), delta(3, 0, "done"), answer("done", request=3)],
         )
         assert journal.prune(name) == 1
-        assert [each.event for each in journal.read(name, after=3, upto=5)] == [
+        assert [event.event for event in journal.read(name, after=3, upto=5)] == [
             delta(2, 0, "only copy")
         ]

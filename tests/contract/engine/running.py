@@ -124,7 +124,7 @@ class RunContract(Engine):
             run="r-1",
         )
         assert [_late(journal, name, run) for run in ("r-1", "r-2", "r-3")] == [2, 0, 0]
-        assert [each.run for each in journal.read(name, after=5)] == ["r-1", "r-1"]
+        assert [event.run for event in journal.read(name, after=5)] == ["r-1", "r-1"]
         assert standing(journal, name) == [(2, "user"), (6, "late"), (7, "late")]
         head = journal.head(name)
         assert (head.messages, head.run, head.turns) == (1, "r-2", 4)
@@ -165,9 +165,9 @@ class RunContract(Engine):
             MemoryRecalled({"builtin": "- tea"}),
             ToolStarted(1, "c", "t", "pure", 60.0),
         ]
-        for each in steps:
+        for step in steps:
             with refused(journal, name, RunConflict):
-                journal.append(name, [each], run="r-1")
+                journal.append(name, [step], run="r-1")
         journal.append(name, [RunStarted([2]), *steps], run="r-1")
 
     def test_a_request_takes_inputs_too(self, journal: Journal) -> None:
@@ -193,15 +193,19 @@ class RunContract(Engine):
         journal.append(runs, [RunStarted()], run="r-1")
         mine = {quiet, asked, runs}
         found = {
-            (each.conversation, each.run)
-            for each in journal.unfinished()
-            if each.conversation in mine
+            (conversation.conversation, conversation.run)
+            for conversation in journal.unfinished()
+            if conversation.conversation in mine
         }
         assert found == {(asked, None), (runs, "r-1")}
         journal.append(asked, [RunStarted([2])], run="r-2")
         journal.append(asked, [RunFinished("completed")], run="r-2")
         journal.append(runs, [RunFinished("completed")], run="r-1")
-        assert not [each for each in journal.unfinished() if each.conversation in mine]
+        assert not [
+            conversation
+            for conversation in journal.unfinished()
+            if conversation.conversation in mine
+        ]
 
     def test_what_was_interrupted_lately_is_found_without_reading(
         self, journal: Journal

@@ -40,8 +40,8 @@ class ShareContract(Engine):
         bob = journal.of("bob")
         mine = begin(journal, say("mine secret"))
         theirs = begin(bob, say("theirs secret"))
-        assert [each.conversation for each in journal.conversations()] == [mine]
-        assert [each.conversation for each in bob.conversations()] == [theirs]
+        assert [summary.conversation for summary in journal.conversations()] == [mine]
+        assert [summary.conversation for summary in bob.conversations()] == [theirs]
         assert {hit.conversation for hit in bob.search("secret").hits} <= {theirs}
         assert [each.conversation for each in journal.behind(READER)] == [mine]
         assert [each.conversation for each in bob.behind(READER)] == [theirs]
@@ -52,7 +52,7 @@ class ShareContract(Engine):
         }
 
     def test_two_users_may_use_the_same_names(self, journal: Journal) -> None:
-        """Conversation, stretch, dedup, lease and blob: the same name is two things."""
+        """Conversation, segment, dedup, lease and blob: the same name is two things."""
         bob = journal.of("bob")
         for each in (journal, bob):
             begin(each, say(f"of {each.user}"), name="c-same")
@@ -66,12 +66,12 @@ class ShareContract(Engine):
         assert said(bob, "c-same") == ["of bob", "hello"]
         assert bob.children("s-c-same") == ["s-child"]
 
-    def test_anothers_stretch_is_not_there(self, journal: Journal) -> None:
-        """Names of stretches find one's own."""
+    def test_anothers_segment_is_not_there(self, journal: Journal) -> None:
+        """Names of segments find one's own."""
         name = begin(journal, say("2"))
         compact(journal, name, 2, parent=f"s-{name}", child="s-child")
         bob = journal.of("bob")
-        assert (bob.stretch("s-child"), bob.children(f"s-{name}")) == (None, [])
+        assert (bob.segment("s-child"), bob.children(f"s-{name}")) == (None, [])
 
     def test_anothers_blob_is_not_there(self, journal: Journal) -> None:
         """Knowing a hash is not having the bytes, and naming it in a message does not give them."""

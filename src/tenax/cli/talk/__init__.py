@@ -1,10 +1,10 @@
-"""`tenax`: the talk in a terminal.
+"""`tenax`: the chat in a terminal.
 
-What stands above the input line is printed once and stays in the terminal's scrollback; what may still change (the end of
-an answer that is being written, messages that wait, a question) is drawn above the input line and drawn anew. All of it
-comes from the journal, so what the page or another process writes in the same conversation is shown like one's own.
+Finished text is printed once and stays in the scrollback of the terminal. Unfinished text (the end of a growing answer,
+queued messages, a question) is drawn above the input line and redrawn. Everything comes from the journal, so the
+terminal also shows events written by the page or another process in the same conversation.
 
-`screen` turns rows into text, `prompt` is the input line, `face` does what is typed, `commands` are the words with a slash.
+`screen` turns rows into text, `prompt` is the input line, `chat` executes the input, `commands` has the slash commands.
 """
 
 from __future__ import annotations
@@ -14,27 +14,23 @@ import sys
 import click
 from prompt_toolkit.utils import is_dumb_terminal
 
-from tenax.cli.frame import in_loop
-from tenax.cli.talk.face import Face
+from tenax.cli.loop import in_loop
+from tenax.cli.talk.chat import TerminalChat
 from tenax.config import Config
 from tenax.errors import ConfigError
 
 __all__ = ["talk"]
 
 
-def talk(
-    config: Config, *, conversation: str | None, new: bool, context_files: bool
-) -> int:
-    """Talk until the person leaves: in this conversation, in a new one, or in the last one."""
+def talk(config: Config, *, conversation: str | None, new: bool) -> int:
+    """Chat until the person leaves: in the given conversation, in a new conversation, or in the last conversation."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or is_dumb_terminal():
         raise click.UsageError(
-            'A talk needs a terminal. Without one, ask with: tenax -p "..."'
+            'The chat needs a terminal. Without one, use: tenax -p "..."'
         )
     if config.model is None:
         raise ConfigError(
-            "No model is set up, so nobody can answer.",
+            "No model is set up.",
             hint="Run `tenax setup` to set one up, or `tenax demo` to try Tenax without one.",
         )
-    return in_loop(
-        Face.talk(config, conversation, new=new, context_files=context_files)
-    )
+    return in_loop(TerminalChat.talk(config, conversation, new=new))

@@ -1,29 +1,30 @@
-"""The words with a slash: each is a method, its docstring the line that /help shows."""
+"""The slash commands. A command is a method; the docstring is its line in /help."""
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tenax.agent.attachments import read_file
-from tenax.agent.compaction import Aborted, Compacted, NothingToDo
-from tenax.cli.lines import UNTITLED, changed, fit, one_line, short_time
+from tenax.cli.lines import EFFECTS, UNTITLED, changed, fit, short_time
 from tenax.cli.rules import lines_of, nth
+from tenax.concurrency import run_in_own_thread
 from tenax.errors import InvalidInput
 from tenax.journal.base import Summary
+from tenax.text import to_one_line
 from tenax.views.transcript import Key, Row
 
 if TYPE_CHECKING:
-    from tenax.cli.talk.face import Face
+    from tenax.cli.talk.chat import TerminalChat
 
 __all__ = ["Commands"]
 
 LISTED_MAX: Final = 20
-# Names that people bring along from elsewhere: accepted, not advertised.
+# Command names of other agents: accepted, but not shown in /help.
 _HABITS: Final = {
     "sessions": "list",
     "resume": "open",
@@ -36,18 +37,18 @@ _TITLE_COLUMNS: Final = 60
 
 
 class Commands:
-    """What can be typed besides messages. `words` is what stands after the name."""
+    """The slash commands. `words` is the text after the name of the command."""
 
-    def __init__(self, face: Face) -> None:
-        self._face = face
+    def __init__(self, chat: TerminalChat) -> None:
+        self._chat = chat
         self._numbered: list[str] = []
-        """The conversations as they were last listed: /open takes their numbers."""
+        """The conversations of the last list, for the numbers of /open."""
         self._titles: dict[str, str] = {}
         self._taken_back: tuple[str, int] | None = None
-        """The last undo or clear here: where, and its seq."""
+        """The last undo or clear: the conversation and the seq."""
 
     async def do(self, line: str) -> None:
-        """Do what a line with a slash says."""
+        """Execute a slash command."""
         name, _, words = line[1:].partition(" ")
         name = _HABITS.get(name, name)
         if name not in _NAMES:
@@ -57,31 +58,31 @@ class Commands:
                 if near
                 else "/help lists them."
             )
-            self._face.prompt.put(line)
-            self._face.tell(
-                f"There is no command /{name}. {meant} A message may begin with a space, then a slash."
+            self._chat.prompt.put(line)
+            self._chat.tell(
+                f"Unknown command /{name}. {meant} To send a message that starts with a slash, put a space before it."
             )
             return
         act: Callable[[str], Awaitable[None]] = getattr(self, f"_{name}")
         await act(words.strip())
 
     def complete(self, line: str) -> Iterator[tuple[str, str]]:
-        """Words that may stand at the end of this line, each with what it is."""
+        """Yield completions for the end of a line, with descriptions."""
         name, space, rest = line[1:].partition(" ")
         if not space:
             yield from (
-                (f"/{each}", self._about(each)[1])
-                for each in _NAMES
-                if each.startswith(name)
+                (f"/{command}", self._about(command)[1])
+                for command in _NAMES
+                if command.startswith(name)
             )
         elif _HABITS.get(name, name) == "open":
             yield from (
-                (each, title)
-                for each, title in self._titles.items()
-                if each.startswith(rest)
+                (conversation, title)
+                for conversation, title in self._titles.items()
+                if conversation.startswith(rest)
             )
         elif name == "model":
-            models = self._face.runtime.config.models
+            models = self._chat.runtime.config.models
             yield from (
                 (label, models[label].name)
                 for label in models
@@ -89,7 +90,7 @@ class Commands:
             )
 
     def _about(self, name: str) -> tuple[str, str]:
-        """What a command takes and does, from its docstring."""
+        """Return the arguments and the description of a command, from the docstring of its method."""
         takes, _, does = (inspect.getdoc(getattr(self, f"_{name}")) or "").rpartition(
             ": "
         )
@@ -97,280 +98,278 @@ class Commands:
 
     @property
     def _here(self) -> str:
-        if self._face.name is None:
-            raise InvalidInput("Nothing was said here yet.")
-        return self._face.name
+        if self._chat.name is None:
+            raise InvalidInput("This conversation has no messages yet.")
+        return self._chat.name
 
     @property
     def _at_rest(self) -> str:
-        """The open conversation, when nothing is being written in it."""
-        if self._face.run is not None:
+        """The open conversation. Raises InvalidInput while an answer is being written."""
+        if self._chat.run is not None:
             raise InvalidInput("An answer is being written.", hint="/stop stops it.")
         return self._here
 
     # -- going from one to another ---------------------------------------------------------------------------
 
     async def _new(self, _words: str) -> None:
-        """A new conversation."""
-        await self._face.open(None)
+        """Start a new conversation."""
+        await self._chat.open(None)
 
     async def _list(self, _words: str) -> None:
-        """The conversations, with numbers."""
-        found = await self._face.runtime.conversations(limit=LISTED_MAX)
-        self._numbered = [each.conversation for each in found]
+        """List the conversations."""
+        found = await self._chat.runtime.conversations(limit=LISTED_MAX)
+        self._numbered = [summary.conversation for summary in found]
         await self.learn(found)
-        lines = [f"{n:>2}  {self._line(each)}" for n, each in enumerate(found, 1)]
-        self._face.tell_list(lines or ["There are no conversations yet."])
+        lines = [f"{n:>2}  {self._line(summary)}" for n, summary in enumerate(found, 1)]
+        self._chat.tell_list(lines or ["No conversations yet."])
 
     async def learn(self, found: list[Summary] | None = None) -> None:
-        """Find what these conversations, or the newest, are called, by their title or their first words."""
-        runtime = self._face.runtime
-        for each in await runtime.list.page(
+        """Load the titles, or first words, of the given conversations or of the newest conversations."""
+        runtime = self._chat.runtime
+        for entry in await runtime.list.page(
             found or await runtime.conversations(limit=LISTED_MAX)
         ):
-            title = one_line(each.title or "") or each.words or UNTITLED
-            self._titles[each.id] = fit(title, _TITLE_COLUMNS)
+            title = to_one_line(entry.title or "") or entry.words or UNTITLED
+            self._titles[entry.id] = fit(title, _TITLE_COLUMNS)
 
-    def _line(self, each: Summary) -> str:
-        name, now = each.conversation, self._face.runtime.journal.clock.now_us()
+    def _line(self, summary: Summary) -> str:
+        name, now = summary.conversation, self._chat.runtime.journal.clock.now_us()
         marks = {
-            "here": name == self._face.name,
-            "writing": each.running,
-            "pinned": each.pinned,
+            "here": name == self._chat.name,
+            "writing": summary.running,
+            "pinned": summary.pinned,
         }
         told = ", ".join(
-            [f"{each.messages} messages", *(mark for mark, on in marks.items() if on)]
+            [
+                f"{summary.messages} message{'' if summary.messages == 1 else 's'}",
+                *(mark for mark, on in marks.items() if on),
+            ]
         )
-        return f"{self._titles.get(name, name)}  {short_time(each.updated_at, now)}, {told}"
+        return f"{self._titles.get(name, name)}  {short_time(summary.updated_at, now)}, {told}"
 
     async def _open(self, words: str) -> None:
-        """N or ID: go to a conversation, by its number in the last list or its id."""
+        """N or ID: open a conversation by its number in the last list, or by its id."""
         name = words
         if words.isdecimal():
-            numbered = {str(n): each for n, each in enumerate(self._numbered, 1)}
+            numbered = {
+                str(n): conversation for n, conversation in enumerate(self._numbered, 1)
+            }
             if words not in numbered:
                 raise InvalidInput(
-                    f"The last list has no number {words:.20}.", hint="/list shows it."
+                    f"The last list has no number {words:.20}.",
+                    hint="/list shows the numbers.",
                 )
             name = numbered[words]
         if not name:
             raise InvalidInput(
-                "Which one?", hint="/open takes a number of /list, or an id."
+                "Which conversation?", hint="Type a number from /list, or an id."
             )
-        await self._face.open(name)
+        await self._chat.open(name)
 
     async def _search(self, words: str) -> None:
-        """WORDS: everything that was ever said with these words."""
+        """WORDS: search all conversations."""
         if not words:
-            raise InvalidInput("What is looked for?", hint="/search takes words.")
-        found = await self._face.runtime.search(words, limit=LISTED_MAX)
+            raise InvalidInput("Nothing to search for.", hint="Type: /search WORDS")
+        found = await self._chat.runtime.search(words, limit=LISTED_MAX)
         if not found.hits:
-            self._face.tell("Nothing was found.")
+            self._chat.tell("No results.")
             return
-        self._numbered = list(dict.fromkeys(each.conversation for each in found.hits))
-        now = self._face.runtime.journal.clock.now_us()
+        self._numbered = list(dict.fromkeys(hit.conversation for hit in found.hits))
+        now = self._chat.runtime.journal.clock.now_us()
         lines = [
-            f"{self._numbered.index(each.conversation) + 1:>2}  {short_time(each.at, now)}  {each.role}: "
-            f"{one_line(each.snippet)}{'' if each.standing else ' (taken back)'}"
-            for each in found.hits
+            f"{self._numbered.index(hit.conversation) + 1:>2}  {short_time(hit.at, now)}  {hit.role}: "
+            f"{to_one_line(hit.snippet)}{'' if hit.standing else ' (removed)'}"
+            for hit in found.hits
         ]
-        self._face.tell_list([*lines, "/open N goes there."])
+        self._chat.tell_list([*lines, "/open N opens a conversation."])
 
     async def _fork(self, _words: str) -> None:
-        """Go on in a copy; this conversation stays as it is."""
+        """Copy this conversation and continue in the copy."""
         before = self._at_rest
-        await self._face.open(await self._face.runtime.fork(before))
-        self._face.tell(f"This is the copy. /open {before} goes back.")
+        await self._chat.open(await self._chat.runtime.fork(before))
+        self._chat.tell(f"Copied to a new conversation. /open {before} goes back.")
 
     # -- taking back -----------------------------------------------------------------------------------------
 
     async def _undo(self, words: str) -> None:
-        """[back]: take the last message and its answer back, or bring back what was taken."""
+        """[back]: remove the last message and its answer, or restore them."""
         if words == "back":
             await self._bring_back()
         elif words:
             raise InvalidInput(
-                f"/undo does not know {words!r}.", hint="It stands alone, or with: back"
+                f"Unknown option {words!r}.", hint="Use /undo or /undo back."
             )
         else:
             await self._take_back()
-            self._face.tell(
-                "The last message was taken back. /undo back brings it back."
-            )
+            self._chat.tell("Message removed. /undo back restores it.")
 
     async def _bring_back(self) -> None:
         if self._taken_back is None or self._taken_back[0] != self._here:
-            raise InvalidInput("Nothing was taken back in this talk.")
-        await self._face.runtime.restore(*self._taken_back)
+            raise InvalidInput("Nothing to restore.")
+        await self._chat.runtime.restore(*self._taken_back)
         self._taken_back = None
 
     async def _take_back(self) -> Row:
-        """The last message, which no longer stands."""
+        """Remove the last message, and return the row of the message."""
         name = self._at_rest
         asked = await self._last_message(name)
         self._taken_back = (
             name,
-            await self._face.runtime.undo(name, to=int(asked.id) - 1),
+            await self._chat.runtime.undo(name, to=int(asked.id) - 1),
         )
         return asked
 
     async def _last_message(self, name: str) -> Row:
-        """Find the last message of a person, page by page: one answer may have many rows."""
+        """Find the last message of a person, page by page, because an answer may have many rows."""
         before: Key | None = None
         while True:
-            page = await self._face.runtime.page(name, before=before)
+            page = await self._chat.runtime.page(name, before=before)
             for row in reversed([*page.rows, *page.waiting]):
                 if row.kind == "user" and row.author != "system":
                     return row
             if page.next is None:
-                raise InvalidInput("There is no message to take back.")
+                raise InvalidInput("There is no message to remove.")
             before = page.next
 
     async def _retry(self, _words: str) -> None:
-        """Ask the last message again."""
+        """Send the last message again."""
         row = await self._take_back()
-        await self._face.say(row.text, parts=row.parts)
+        await self._chat.say(row.text, parts=row.parts)
 
     async def _edit(self, _words: str) -> None:
-        """Take the last message back into the input line."""
+        """Edit the last message."""
         row = await self._take_back()
-        self._face.prompt.put(row.text)
+        self._chat.prompt.put(row.text)
 
     async def _clear(self, _words: str) -> None:
-        """Everything said so far leaves the conversation."""
+        """Clear the conversation."""
         name = self._at_rest
-        self._taken_back = (name, await self._face.runtime.clear(name))
-        self._face.tell("Cleared. /undo back brings it all back.")
+        self._taken_back = (name, await self._chat.runtime.clear(name))
+        self._chat.tell("Cleared. /undo back restores it.")
 
     async def _compact(self, _words: str) -> None:
-        """Put a summary in place of the older part of the context."""
+        """Summarise older messages to free context."""
         name = self._here
 
-        async def work() -> None:
-            match await self._face.runtime.compact(name):
-                case Compacted(tokens_before=before, tokens_after=after):
-                    said = f"The context has about {after:,} tokens now, and had {before:,}."
-                case NothingToDo():
-                    said = "There is nothing to shorten."
-                case Aborted(why=why):
-                    said = f"Nothing was shortened. {why}"
-                case _:
-                    said = "Nothing was shortened: somebody else is at it, or it was tried just now."
-            self._face.tell(said)
+        async def compact_conversation() -> None:
+            outcome = await self._chat.runtime.compact(name)
+            self._chat.tell(outcome.said)
 
-        self._face.spawn(work())
+        self._chat.spawn(compact_conversation())
 
     # -- the answer that is being written --------------------------------------------------------------------
 
     async def _stop(self, _words: str) -> None:
         """Stop the answer."""
-        if self._face.run is None:
-            raise InvalidInput("Nothing is being written.")
-        await self._face.stop()
+        if self._chat.run is None:
+            raise InvalidInput("There is no answer to stop.")
+        await self._chat.stop()
 
     async def _steer(self, words: str) -> None:
-        """WORDS: say something that the answer takes in while it is written."""
-        await self._face.say(words, "steer")
+        """WORDS: send a message that the model reads at its next step."""
+        await self._chat.say(words, "steer")
 
     async def _queue(self, words: str) -> None:
-        """WORDS: say something that is answered afterwards, as Enter does."""
-        await self._face.say(words)
+        """WORDS: send a message after the current answer, as Enter does."""
+        await self._chat.say(words)
 
     async def _attach(self, words: str) -> None:
-        """FILE: a text, a picture or a PDF that goes with the next message; without one, take back what waits."""
-        face = self._face
+        """[FILE]: attach a text file, a picture or a PDF to the next message; without FILE, remove attachments."""
+        chat = self._chat
         if words:
-            data = await asyncio.to_thread(
-                read_file, Path(words), face.runtime.config.tools_folder
+            data = await run_in_own_thread(
+                partial(read_file, Path(words), chat.runtime.config.tools_folder)
             )
-            part = await face.runtime.attachments.put(words, data)
-            face.attached.append(part)
-            face.tell(
-                f"{part.name} goes with the next message. /attach alone takes it back."
+            part = await chat.runtime.attachments.put(words, data)
+            chat.attached.append(part)
+            chat.tell(
+                f"{part.name} is attached to the next message. /attach alone removes it."
             )
         else:
-            face.tell(
-                f"{len(face.attached)} taken back." if face.attached else "Which file?"
+            chat.tell(
+                f"Attachments removed: {len(chat.attached)}."
+                if chat.attached
+                else "Type: /attach FILE"
             )
-            face.attached.clear()
+            chat.attached.clear()
 
     # -- settings --------------------------------------------------------------------------------------------
 
     async def _model(self, words: str) -> None:
-        """[NAME]: the models that are set up, or answer with this one from now on."""
-        face, models = self._face, self._face.runtime.config.models
+        """[NAME]: list the models, or switch to one."""
+        chat, models = self._chat, self._chat.runtime.config.models
         if words not in models:
             if words:
                 raise InvalidInput(
                     f"No model is called {words}.",
-                    hint=f"There are: {', '.join(models)}.",
+                    hint=f"Models: {', '.join(models)}.",
                 )
-            now = face.runtime.agent.models[0].name
+            now = chat.runtime.agent.models[0].name
             marks = {
-                each: "  (in use)" if models[each].name == now else ""
-                for each in models
+                label: "  (in use)" if models[label].name == now else ""
+                for label in models
             }
-            face.tell_list(
-                [f"{each}  {models[each].name}{marks[each]}" for each in models]
+            chat.tell_list(
+                [f"{label}  {models[label].name}{marks[label]}" for label in models]
             )
             return
-        await face.runtime.use_model(words)
-        await face.look()
-        face.tell(f"{words} answers from now on.")
+        await chat.runtime.use_model(words)
+        await chat.look()
+        chat.tell(f"Now using {words}.")
 
     async def _tools(self, _words: str) -> None:
-        """What the model can do, and what a person is asked for."""
-        tools = self._face.runtime.agent.gate.tools()
+        """List the tools, and which of them ask first."""
+        tools = self._chat.runtime.agent.gate.tools()
         asks = {True: ", asks first", False: ""}
-        self._face.tell_list(
+        self._chat.tell_list(
             [
-                f"{each.name} ({each.effect}{asks[each.asks]}): {each.description}"
-                for each in tools
+                f"{tool.name} ({EFFECTS[tool.effect]}{asks[tool.asks]}): {tool.description}"
+                for tool in tools
             ]
         )
 
     async def _rules(self, words: str) -> None:
-        """[remove N]: what tools may do without asking and what they never may, or take one of these back."""
-        runtime = self._face.runtime
+        """[remove N]: list the rules, or remove one."""
+        runtime = self._chat.runtime
         what, _, number = words.partition(" ")
         if what == "remove" and number.isdecimal():
             gone = nth(runtime.rules(), number)
             await runtime.remove_rule(gone)
-            self._face.tell(f"Taken back: {gone}")
+            self._chat.tell(f"Removed: {gone}")
         elif words:
             raise InvalidInput(
-                f"/rules does not know {words!r}.",
-                hint="It stands alone, or with: remove N",
+                f"Unknown option {words!r}.",
+                hint="Use /rules or /rules remove N.",
             )
         else:
-            self._face.tell_list(lines_of(runtime.rules()) or ["There are no rules."])
+            self._chat.tell_list(lines_of(runtime.rules()) or ["No rules yet."])
 
     async def _changes(self, _words: str) -> None:
-        """What the last turn changed in the folder, as diffs."""
-        turns = await self._face.runtime.changes(self._here)
-        self._face.tell_list(
-            changed(turns[-1]) if turns else ["Nothing was changed in the folder."]
+        """Show the file changes of the last turn."""
+        turns = await self._chat.runtime.changes(self._here)
+        self._chat.tell_list(
+            changed(turns[-1]) if turns else ["No files were changed."]
         )
 
     async def _putback(self, _words: str) -> None:
-        """Make the files again what they were before the last turn; once more takes that back."""
-        turns = await self._face.runtime.changes(self._at_rest)
+        """Revert the file changes of the last turn; again to undo that."""
+        turns = await self._chat.runtime.changes(self._at_rest)
         if not turns:
-            raise InvalidInput("Nothing was changed in the folder.")
-        back = await self._face.runtime.put_back(self._here, turns[-1].turn)
-        left = [f"{path} was not put back. {why}" for path, why in back.left.items()]
-        self._face.tell_list([*(f"{path} was put back." for path in back.done), *left])
+            raise InvalidInput("No files were changed.")
+        back = await self._chat.runtime.put_back(self._here, turns[-1].turn)
+        left = [f"{path} was not reverted. {why}" for path, why in back.left.items()]
+        self._chat.tell_list([*(f"{path} was reverted." for path in back.done), *left])
 
     async def _title(self, words: str) -> None:
-        """WORDS: give the conversation a title."""
-        await self._face.runtime.rename(self._here, words or None)
-        await self._face.look()
+        """TITLE: rename the conversation."""
+        await self._chat.runtime.rename(self._here, words or None)
+        await self._chat.look()
 
     async def _help(self, _words: str) -> None:
-        """This list."""
+        """Show this list."""
         abouts = [
             (f"/{name} {self._about(name)[0]}".rstrip(), self._about(name)[1])
             for name in _NAMES
         ]
-        keys = "Enter sends, Alt-Enter begins a new line. Ctrl-C stops the answer, a second one leaves; so does Ctrl-D."
-        self._face.tell_list([*(f"{usage:<16} {does}" for usage, does in abouts), keys])
+        keys = "Enter sends, Alt-Enter starts a new line. Ctrl-C stops the answer; Ctrl-C again or Ctrl-D leaves."
+        self._chat.tell_list([*(f"{usage:<16} {does}" for usage, does in abouts), keys])

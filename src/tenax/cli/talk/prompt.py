@@ -1,7 +1,7 @@
-"""The input line: keys, history, completion, and a place above it where something else is drawn.
+"""The input line: keys, history, completion, and an area above the line for live text.
 
-It is one application from the first key to the last: Enter hands the words over and the line goes on, so no key is lost
-between two messages. What is printed goes above it, and drawing and printing never interleave.
+A single prompt_toolkit application runs for the whole chat: Enter passes the input on and the line stays open, so no
+key is lost between two messages. Output is printed above the line; drawing and printing never interleave.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _STYLE = Style.from_dict(
 )
 _REDRAW_SECONDS = 0.03
 _CLOSED = (OSError, termios.error)
-"""What a terminal says that is no longer there."""
+"""The errors of a closed terminal."""
 
 
 class Prompt:
-    """A line in which a person types. The callbacks are called in the loop, and return at once.
+    """The input line. The callbacks run in the event loop and must return at once.
 
-    `begin` is called when the first character of a line is typed, `accept` at its end.
+    `begin` is called with the first character of a line, `accept` at Enter.
     """
 
     def __init__(
@@ -89,16 +89,19 @@ class Prompt:
         self._session.default_buffer.on_text_changed += self._changed
 
     async def run(self) -> None:
-        """Until `leave`, or until the terminal is closed."""
+        """Run until `leave`, or until the terminal is closed."""
         try:
-            with patch_stdout():  # what others write goes above the line as well
+            # Output of other code also goes above the line.
+            with patch_stdout():
                 await self._session.prompt_async(set_exception_handler=False)
         except (EOFError, *_CLOSED):
             if os.isatty(self._output.fileno()):
                 raise
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            for each in (sys.__stdout__, sys.__stderr__):
-                os.dup2(nowhere, each.fileno() if each is not None else nowhere)
+        finally:
+            # SIGHUP ends the application before it reads that the terminal is closed. Text left in a buffer would then
+            # make Python exit with status 120.
+            if not os.isatty(self._output.fileno()):
+                _discard_output()
 
     @property
     def text(self) -> str:
@@ -113,7 +116,7 @@ class Prompt:
         return self._output.get_size().columns
 
     def put(self, text: str) -> None:
-        """Put words into the line, before what was typed meanwhile."""
+        """Put a text into the line, before text typed in the meantime."""
         buffer = self._session.default_buffer
         buffer.text = f"{text}\n{buffer.text}" if buffer.text else text
         buffer.cursor_position = len(buffer.text)
@@ -130,7 +133,7 @@ class Prompt:
             self._session.app.exit()
 
     def print(self, text: str) -> None:
-        """Print text above the line. The terminal stays as it is meanwhile, so no key is echoed or lost."""
+        """Print text above the line. The terminal mode does not change, so no key is echoed or lost."""
         app = self._session.app
         with contextlib.suppress(*_CLOSED), self._output.at_once():
             if self.is_open:
@@ -183,7 +186,7 @@ class Prompt:
 
 
 class _Output(Vt100_Output):
-    """A terminal that is written to in one piece where it matters, so that nothing flickers."""
+    """A terminal output written in a single piece, without flicker."""
 
     _held = False
 
@@ -202,7 +205,7 @@ class _Output(Vt100_Output):
 
 
 class _Words(Completer):
-    """Completion of a command and of what it takes."""
+    """Completes slash commands and their arguments."""
 
     def __init__(self, complete: Callable[[str], Iterable[tuple[str, str]]]) -> None:
         self._complete = complete
@@ -220,7 +223,7 @@ class _Words(Completer):
 
 
 class _File(FileHistory):
-    """A history whose file may be anything: a disk that is full takes nothing from the talk."""
+    """A history file. Errors are ignored, because a full disk must not end the chat."""
 
     def load_history_strings(self) -> Iterable[str]:
         try:
@@ -234,7 +237,7 @@ class _File(FileHistory):
 
 
 def _history(file: Path) -> History:
-    """What was typed before, in a file that only this person can read."""
+    """Open the input history, in a file readable only by the user."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(
@@ -244,3 +247,10 @@ def _history(file: Path) -> History:
     except OSError:
         return InMemoryHistory()
     return _File(str(file))
+
+
+def _discard_output() -> None:
+    """Send what is still written to stdout and stderr to /dev/null."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        os.dup2(nowhere, stream.fileno() if stream is not None else nowhere)

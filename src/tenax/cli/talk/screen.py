@@ -1,8 +1,8 @@
-"""Rows of a transcript as text for a terminal: what is settled is printed once, what may still change is drawn live.
+"""Transcript rows as text for a terminal: finished rows are printed once, unfinished rows are drawn live.
 
-An answer is printed block by block, as its markdown closes. Whatever order changes come in, and however often, no text
-is printed twice and none is left out: per answer it is known how much was printed. Nothing that a model or a tool wrote
-reaches the terminal as anything but characters that can be seen.
+An answer is printed block by block, when a Markdown block is complete. The screen records the printed part of every
+answer, so no text is printed twice or left out, in whatever order changes arrive. Output of a model or a tool reaches
+the terminal only as visible characters.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from tenax.agent.recovery import WORDING
-from tenax.cli.lines import AT_ITS_LONGEST, clean, fit, noted, one_line, with_files
+from tenax.cli.lines import AT_ITS_LONGEST, clean, fit, noted, with_files
 from tenax.parts import leaves
 from tenax.runtime.runtime import Question
+from tenax.text import to_one_line
 from tenax.tools.ask import choices
 from tenax.views.transcript import Change, Drop, Grow, Put, Row
 
 __all__ = ["Screen", "ansi", "aside"]
 
 _TAIL_LINES_MAX: Final = 8
-_WAITS: Final = {"queued": "waits", "steering": "steers"}
+_WAITS: Final = {"queued": "queued", "steering": "steering"}
 _ENDS: Final = {"cut": "The answer was cut off here.", "full": AT_ITS_LONGEST}
 _UNDER_WAY: Final = frozenset({"waiting", "asks", "approved", "running"})
 _PADDING: Final = re.compile(r" +((?:\x1b\[[0-9;]*m)*\n)")
 _STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
-# What would be rendered as nothing, or elsewhere, stands as it was written: a definition, a tag, a picture.
+# Definitions, tags and pictures would disappear or move when rendered, so they stay as written.
 _PARSER: Final = (
     MarkdownIt("commonmark", {"html": False})
     .enable(["strikethrough", "table"])
@@ -43,7 +44,7 @@ _PARSER: Final = (
 
 
 def ansi(*what: RenderableType, columns: int) -> str:
-    """Text with styles, as the terminal takes it."""
+    """Render text with styles as ANSI escape sequences."""
     file = io.StringIO()
     console = Console(
         file=file,
@@ -52,38 +53,38 @@ def ansi(*what: RenderableType, columns: int) -> str:
         highlight=False,
         markup=False,
     )
-    for each in what:
-        console.print(each)
-    # padding would wrap when the window shrinks
+    for part in what:
+        console.print(part)
+    # Padding would wrap when the window shrinks.
     parts = _STYLE.split(_PADDING.sub(r"\1", file.getvalue()))
     return "".join(part if n % 2 else clean(part) for n, part in enumerate(parts))
 
 
 def aside(words: str, *, columns: int) -> str:
-    """A line that nobody in the talk said."""
+    """Render a note of Tenax."""
     return ansi(Text(clean(words).replace("\n", " "), "dim"), columns=columns)
 
 
 class Screen:
-    """What of a conversation was printed, and what is drawn live."""
+    """The printed part of a conversation, and the live part."""
 
     def __init__(self, columns: Callable[[], int]) -> None:
         self._columns = columns
         self._rows: dict[str, Row] = {}
         self._said: dict[str, str] = {}
-        """Per answer: what of it was printed."""
+        """The printed text, per answer."""
         self._printed: dict[str, str] = {}
-        """Per other row: the state in which it was printed last."""
+        """By row other than an answer, the state at the last print."""
         self.mine: set[str] = set()
-        """Questions that were answered here."""
+        """The questions answered in the terminal of the chat."""
         self.questions: dict[str, Question] = {}
-        """How the open questions can be answered."""
+        """The possible answers of the open questions."""
         self.asked_by: str | None = None
-        """The run that asked last."""
+        """The run of the last question."""
 
     @property
     def asks(self) -> list[Row]:
-        """The questions that are open."""
+        """The open questions."""
         return [
             row
             for row in self._rows.values()
@@ -91,18 +92,18 @@ class Screen:
         ]
 
     def changed(self, changes: Iterable[Change]) -> str:
-        """Take changes in; what has to be printed now."""
+        """Apply changes, and return the text to print."""
         out, gone = "", 0
         for change in changes:
             match change:
                 case Put(row):
-                    out += self._put(row)
+                    out += self._render_row(row)
                 case Grow(name, offset, text):
                     have = self._rows.get(name)
                     if have is not None and offset <= len(have.text) < offset + len(
                         text
                     ):
-                        out += self._put(
+                        out += self._render_row(
                             msgspec.structs.replace(
                                 have, text=have.text[:offset] + text
                             )
@@ -114,15 +115,15 @@ class Screen:
                     gone += have is not None and have.kind != "notice"
         if gone:
             out += self._aside(
-                f"The last {gone} row{'s' if gone > 1 else ''} above no longer stand."
+                f"Removed: the last {gone} row{'s' if gone > 1 else ''} above."
             )
         return out
 
-    def _put(self, row: Row) -> str:
+    def _render_row(self, row: Row) -> str:
         before = self._rows.get(row.id)
         self._rows[row.id] = row
         if row.kind == "assistant":
-            return self._answer(row)
+            return self._render_answer(row)
         if row.kind == "tool":
             return (
                 self._settled_elsewhere(before, row)
@@ -140,41 +141,41 @@ class Screen:
         )
 
     def _whole(self, row: Row, text: str, *, first: bool) -> str:
-        """A row that is printed as a whole, each time its state changes."""
+        """Render a row. The row is printed again with every change of its state."""
         match row.kind:
             case "user":
-                who = f"{one_line(row.author)}: " if row.author else ""
+                who = f"{to_one_line(row.author)}: " if row.author else ""
                 body = f"{who}{with_files(text, row)}".replace("\n", "\n  ")
                 return ansi(Text(f"> {body}", "bold"), "", columns=self._columns())
             case "marker":
                 why = (
                     f" {text}" if first and text and text != WORDING[row.state] else ""
                 )
-                way_on = " /retry asks again." if row.state == "failed" else ""
+                way_on = " /retry sends it again." if row.state == "failed" else ""
                 return self._aside(WORDING[row.state] + why + way_on)
             case "notice":
                 return self._aside(
-                    text + (" It is tried again." if row.state == "retrying" else "")
+                    text + (" Retrying." if row.state == "retrying" else "")
                 )
             case "memory":
                 return self._aside(noted(row))
             case "files":
-                way_on = "/changes shows what, /putback puts it back."
+                way_on = "/changes shows them, /putback reverts them."
                 return self._aside(
-                    "Put back." if row.state == "undone" else f"{text} {way_on}"
+                    "Reverted." if row.state == "undone" else f"{text} {way_on}"
                 )
             case _:
                 return self._aside(f"{row.kind.capitalize()}:") + self._markdown(text)
 
     # -- answers ---------------------------------------------------------------------------------------------
 
-    def _answer(self, row: Row) -> str:
-        """What of an answer is new and closed. A text that is older than what was printed says nothing."""
+    def _render_answer(self, row: Row) -> str:
+        """Render the new complete blocks of an answer. A text older than the printed text gives nothing."""
         text, said, out = clean(row.text), self._said.get(row.id, ""), ""
         if row.erased or (said.startswith(text) and row.state == "streaming"):
             return ""
         if not text.startswith(said):
-            out, said = self._aside("The answer, as it is kept:"), ""
+            out, said = self._aside("The answer as saved:"), ""
         whole = row.state != "streaming"
         end = len(text) if whole else len(said) + _closed(text[len(said) :])
         out += self._markdown(text[len(said) : end])
@@ -195,7 +196,8 @@ class Screen:
     # -- tools -----------------------------------------------------------------------------------------------
 
     def _tool(self, row: Row) -> str:
-        waits_for_words = row.state == "denied" and not row.text  # the outcome follows
+        # The outcome follows in a later change.
+        waits_for_words = row.state == "denied" and not row.text
         state = f"{row.state}{', late' if row.late else ''}"
         asked_before = row.state == "asks" and row.id in self._printed
         if waits_for_words or asked_before or self._printed.get(row.id) == state:
@@ -207,22 +209,24 @@ class Screen:
             return ""
         self._printed[row.id] = state
         why = (
-            f": {one_line(row.text)}"
+            f": {to_one_line(row.text)}"
             if row.state not in {"done", "cancelled"} and row.text
             else ""
         )
         return ansi(
-            Text(f"  {_call(row)} … {state}{why}", "cyan"), "", columns=self._columns()
+            Text(f"  {_summarise_call(row)} … {state}{why}", "cyan"),
+            "",
+            columns=self._columns(),
         )
 
     def _question(self, row: Row) -> str:
         if found := choices(row.name, row.arguments):
             lines = [
-                f"  {one_line(row.touches)}",
-                *(f"  {n}  {one_line(each)}" for n, each in enumerate(found, 1)),
+                f"  {to_one_line(row.touches)}",
+                *(f"  {n}  {to_one_line(choice)}" for n, choice in enumerate(found, 1)),
             ]
             return ansi(Text("\n".join(lines), "yellow"), "", columns=self._columns())
-        told = f"  {one_line(row.name)} asks to be allowed.\n  It touches: {one_line(row.touches)}\n  Its arguments: "
+        told = f"  {to_one_line(row.name)} needs approval.\n  Target: {to_one_line(row.touches)}\n  Arguments: "
         return ansi(
             Text(told + clean(row.arguments), "yellow"), "", columns=self._columns()
         )
@@ -236,14 +240,14 @@ class Screen:
         ):
             return ""
         return self._aside(
-            f"The question about {row.name} was settled elsewhere: {row.state}."
+            f"The question about {row.name} was answered elsewhere: {row.state}."
         )
 
     def _waits_elsewhere(self, before: Row | None, row: Row) -> str:
         if not row.child_asks or (before is not None and before.child_asks):
             return ""
         return self._aside(
-            f"The sub-agent waits for your answer: /open {one_line(row.child)}"
+            f"The sub-agent needs your answer: /open {to_one_line(row.child)}"
         )
 
     def _aside(self, words: str) -> str:
@@ -252,7 +256,7 @@ class Screen:
     # -- live ------------------------------------------------------------------------------------------------
 
     def live(self, lines_max: int) -> list[tuple[str, str]]:
-        """What may still change, as styled lines that fit."""
+        """Return the unfinished rows as styled lines, cut to the width and number of lines."""
         columns = max(self._columns() - 1, 1)
         rows = sorted(
             (row for row in self._rows.values() if row.state), key=lambda row: row.key
@@ -262,12 +266,12 @@ class Screen:
             if row.kind == "assistant" and row.state == "streaming":
                 lines += [("class:tail", line) for line in self._tail(row, columns)]
             elif row.kind == "tool" and row.state in _UNDER_WAY - {"asks"}:
-                lines.append(("class:tool", f"  {_call(row)} … {row.state}"))
+                lines.append(("class:tool", f"  {_summarise_call(row)} … {row.state}"))
             elif row.kind == "user" and row.state:
                 lines.append(
                     (
                         "class:waits",
-                        f"> {one_line(row.text)} ({_WAITS.get(row.state, row.state)})",
+                        f"> {to_one_line(row.text)} ({_WAITS.get(row.state, row.state)})",
                     )
                 )
         if asks := self.asks:
@@ -288,15 +292,15 @@ class Screen:
         return wrapped[-_TAIL_LINES_MAX:]
 
     def rest(self) -> str:
-        """What of the live rows is worth a line when the talk is left: messages that still wait."""
+        """Return notes about queued messages, to print at the end of the chat."""
         waiting = [
             row for row in self._rows.values() if row.kind == "user" and row.state
         ]
-        return "".join(self._aside(f"It waits: {row.text}") for row in waiting)
+        return "".join(self._aside(f"Still queued: {row.text}") for row in waiting)
 
 
 def _closed(text: str) -> int:
-    """How much of a text are closed blocks of markdown: where its last block begins."""
+    """Return the length of the complete Markdown blocks: the offset of the last block."""
     if "\n" not in text.strip("\n"):
         return 0
     begins = [
@@ -308,15 +312,18 @@ def _closed(text: str) -> int:
 
 
 def _ways_to_answer(row: Row, question: Question | None) -> list[str]:
-    """Say how what is asked can be answered. The patterns stand first: a small terminal shows the last lines."""
+    """Return the possible answers of a question.
+
+    The patterns come first, because a small terminal shows only the last lines.
+    """
     if choices(row.name, row.arguments):
         return [
-            "  Answer with a number or in your own words; then Enter. /queue says something else."
+            "  Type a number or your own answer, then Enter. /queue sends a message instead."
         ]
     here = question.conversation if question is not None else []
     keys = ["c", *(f"c {number}" for number in range(2, len(here) + 1))]
     lines = [
-        f"  {key} in this conversation: {one_line(row.name)} {pattern}"
+        f"  {key} in this conversation: {to_one_line(row.name)} {pattern}"
         for key, pattern in zip(
             keys, question.noted(here) if question is not None else [], strict=False
         )
@@ -324,16 +331,20 @@ def _ways_to_answer(row: Row, question: Question | None) -> list[str]:
     ways = ["y once", *keys[: len(here)]]
     if question is not None and question.always:
         ways.append("always")
-    return [*lines, f"  Allow {_call(row)}? {', '.join(ways)}, n no; then Enter"]
+    return [
+        *lines,
+        f"  Allow {_summarise_call(row)}? {', '.join(ways)}, n deny; then Enter",
+    ]
 
 
-def _call(row: Row) -> str:
-    """A call of a tool in a few words: its name, and what it is about."""
+def _summarise_call(row: Row) -> str:
+    """Summarise a tool call: the name, and the target or arguments."""
     about = row.touches
     if not about:
         try:
             found: Any = msgspec.json.decode(row.arguments)
             about = " ".join(leaves(found))
-        except (msgspec.DecodeError, RecursionError):  # a model wrote it
+        except (msgspec.DecodeError, RecursionError):
+            # The model may have written invalid JSON.
             about = row.arguments
-    return f"{one_line(row.name)} {fit(one_line(about[:200]), 60)}".rstrip()
+    return f"{to_one_line(row.name)} {fit(to_one_line(about[:200]), 60)}".rstrip()

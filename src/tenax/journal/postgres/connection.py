@@ -1,7 +1,7 @@
-"""How a PostgreSQL is reached, what bounds each wait for it, and what its errors mean.
+"""Connect to PostgreSQL, bound every wait, and classify errors.
 
-Every foreign error is translated here, once, into a `Trouble` or a sentence. None of them holds a password: what is
-told is built from host, user and database, and from the server's own words.
+This module translates every psycopg error into a `Trouble` or a sentence. No sentence contains a password: a sentence
+is built from host, user, database and the server's message.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from psycopg.abc import RV
 from psycopg.adapt import AdaptersMap
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
+from tenax.clock import Timing
 from tenax.errors import (
     CannotOpen,
     InvalidInput,
@@ -26,7 +27,7 @@ from tenax.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from tenax.journal.store import Row, Trouble
+from tenax.journal.store import SqlRow, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -36,11 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "Link", "shut"]
 
 CONNECT_SECONDS: Final = 5
-ANSWER_SECONDS: Final = 45.0
-"""Longer than any statement may take on the server, so this bound is met by a server that hangs, and only by it."""
 PROBES: Final = 3
 STATEMENTS_MAX: Final = 500
-"""More than there are: each is prepared once on a connection."""
+"""More than the number of statements: a connection prepares every statement once."""
 SETTINGS: Final[Mapping[str, str]] = {
     "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": "10s",
@@ -59,13 +58,13 @@ TCP: Final[Mapping[str, str]] = {
 _RACED = frozenset(
     {"conversations", "leases", "pulse", "readers", "received", "stretches"}
 )
-"""Tables in which two processes may come to the same row at once. The next try finds it there."""
+"""Tables with a risk of concurrent inserts of the same row by two processes. A retry finds the row."""
 
 
 def _adapters() -> AdaptersMap:
-    """Every number goes as a bigint, so that a statement is prepared once and not once per size of its numbers.
+    """Send every int as a bigint, so that a statement is prepared once and not once per size of the numbers.
 
-    Both forms are needed: in a list, psycopg takes the one of text.
+    Both dumpers are needed: psycopg uses the text dumper inside lists.
     """
     adapters = AdaptersMap(psycopg.adapters)
     adapters.register_dumper(int, Int8Dumper)
@@ -73,16 +72,16 @@ def _adapters() -> AdaptersMap:
     return adapters
 
 
-class Connection(psycopg.Connection[Row]):
-    """A connection whose every wait ends."""
+class Connection(psycopg.Connection[SqlRow]):
+    """A connection with a time limit for every wait."""
 
-    answer_seconds: float = ANSWER_SECONDS
+    answer_seconds: float = Timing.answer_seconds
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  (psycopg's, handed on)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  (passed on to psycopg)
         super().__init__(*args, **kwargs)
         self.prepared_max = STATEMENTS_MAX
 
-    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:  # noqa: ANN401  (psycopg's, handed on)
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:  # noqa: ANN401  (passed on to psycopg)
         return super().wait(self._bounded(gen), *args, **kwargs)
 
     def _bounded(self, gen: PQGen[RV]) -> Generator[Any, Any, RV]:
@@ -92,7 +91,7 @@ class Connection(psycopg.Connection[Row]):
             while True:
                 ready = yield wanted
                 if not ready and time.monotonic() > deadline:
-                    # whatever it waits for, nobody will wait for it again
+                    # The connection is in an unknown state: close it.
                     self.pgconn.finish()
                     raise psycopg.OperationalError(
                         f"no answer for {self.answer_seconds:.0f} seconds"
@@ -102,8 +101,7 @@ class Connection(psycopg.Connection[Row]):
             answer: RV = done.value
             return answer
         except GeneratorExit:
-            # The wait has failed. What psycopg began would try once more to speak with the server, and say on stderr
-            # that it cannot.
+            # The wait has failed. psycopg's generator would talk to the server again and print the failure on stderr.
             with contextlib.suppress(psycopg.Error, RuntimeError):
                 gen.close()
             raise
@@ -113,27 +111,28 @@ _ADAPTERS = _adapters()
 
 
 def shut(connection: Connection | None) -> None:
-    """Close a connection, if there is one, whatever has become of it."""
+    """Close a connection in any state."""
     if connection is not None:
         with contextlib.suppress(psycopg.Error):
             connection.close()
 
 
 class SharedSessions(psycopg.OperationalError):
-    """There is a pooler that gives one session of the server to several clients."""
+    """A pooler shares a server session among several clients."""
 
 
 class Link:
-    """One database: its address, and the verdict on its errors."""
+    """A database: the address, and the classification of errors."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timing: Timing = Timing()) -> None:
+        self._timing = timing
         try:
             self._address = {
                 name: str(value)
                 for name, value in conninfo.conninfo_to_dict(url).items()
             }
         except psycopg.Error:
-            # What psycopg says here quotes the URL, password and all.
+            # psycopg's message quotes the URL with the password.
             raise CannotOpen(
                 "The address of the PostgreSQL store cannot be read.",
                 hint="write postgresql://USER@HOST/DATABASE; in a password, write % as %25, @ as %40 and / as %2F",
@@ -143,13 +142,13 @@ class Link:
         port = f":{given['port']}" if "port" in given else ""
         user = f" as {given['user']}" if "user" in given else ""
         self._whole_sessions = False
-        """There is a pooler, and it hands out whole sessions."""
+        """Whether a pooler assigns whole sessions."""
         self.where = f"PostgreSQL at {host}{port}/{given.get('dbname', '')}{user}"
 
     def name(self, info: psycopg.ConnectionInfo) -> str:
-        """Name the database for its witness: the same for every role, and for every host of an address with several.
+        """Return the name of the database in the witness: the same for every role and every host of an address.
 
-        What the address leaves out comes from the environment, so the connection tells it.
+        Missing parts of the address come from the environment, so the connection provides the actual values.
         """
         given = self._address
         host = given.get("host") or given.get("hostaddr") or info.host
@@ -157,13 +156,13 @@ class Link:
         return f"PostgreSQL at {host}:{port}/{info.dbname}"
 
     def parameters(self) -> dict[str, Any]:
-        """What a connection is made with. `set_up` does the rest once it stands."""
+        """Return the parameters of a connection. `set_up` sets the rest after connecting."""
         hosts = self._address.get("host") or self._address.get("hostaddr") or ""
         return {
             "application_name": "tenax",
             "connect_timeout": str(CONNECT_SECONDS),
             **TCP,
-            # Of several hosts the primary. Not "read-write": that would pass over a server whose default is read-only.
+            # Choose the primary of several hosts. "read-write" would skip a server whose default is read-only.
             **({"target_session_attrs": "primary"} if "," in hosts else {}),
             **self._address,
             "client_encoding": "UTF8",
@@ -173,7 +172,7 @@ class Link:
         }
 
     def connect(self, **settings: str) -> Connection:
-        """A new connection with these settings of the server. Raises psycopg.Error."""
+        """Open a connection with the given server settings. Raises `psycopg.Error`."""
         connection = Connection.connect(**self.parameters())
         try:
             self.set_up(connection, **settings)
@@ -182,12 +181,13 @@ class Link:
             raise
         return connection
 
-    def set_up(self, connection: psycopg.Connection[Row], **settings: str) -> None:
-        """Set what bounds each wait on the server. Raises psycopg.Error.
+    def set_up(self, connection: Connection, **settings: str) -> None:
+        """Set all time limits after connecting, because a pooler refuses unknown startup options.
 
-        This comes after connecting and not with it: a pooler refuses startup options that it does not know. A pooler that
-        shares sessions would give the settings to others, so it is refused first.
+        A pooler with shared sessions would pass the settings on to other clients, so such a pooler is refused first.
+        Raises `psycopg.Error`.
         """
+        connection.answer_seconds = self._timing.answer_seconds
         if (
             _session(connection) != connection.info.backend_pid
             and not self._whole_sessions
@@ -198,10 +198,10 @@ class Link:
         values = [text for setting in wanted.items() for text in setting]
         connection.execute(f"select {calls}".encode(), values, prepare=False)
 
-    def _check_pooler(self, connection: psycopg.Connection[Row]) -> None:
-        """Somebody answers for the server. Two connections that are open at once must be in a session of their own each.
+    def _check_pooler(self, connection: psycopg.Connection[SqlRow]) -> None:
+        """Check that a pooler gives two open connections separate sessions. Raises `SharedSessions`.
 
-        They ask in turn and again, whatever order the pooler hands its sessions out in.
+        The connections ask in turn and repeatedly, because a pooler may assign sessions in any order.
         """
         with Connection.connect(**self.parameters()) as other:
             asked = [
@@ -214,7 +214,7 @@ class Link:
             raise SharedSessions(_SHARED)
         self._whole_sessions = True
 
-    # -- what an error means ---------------------------------------------------------------------------------
+    # -- errors ----------------------------------------------------------------------------------------------
 
     def judge(
         self,
@@ -223,14 +223,14 @@ class Link:
         committing: bool = False,
         lost: bool = False,
     ) -> Trouble:
-        """The verdict. `lost`: the connection is gone, so a commit that was on its way may have happened."""
+        """Classify an error. `lost`: the connection is lost, so a sent commit may have happened."""
         if isinstance(error, UnicodeEncodeError):
             raise InvalidInput(
-                "This text holds half of a surrogate pair, which is no text."
+                "The text contains an unpaired surrogate, which cannot be stored."
             ) from error
         if isinstance(error, UnicodeError):
             damaged = StoreDamaged(
-                f"{self.where} holds a text that is not UTF-8.",
+                f"{self.where} contains text that is not UTF-8.",
                 hint="run: tenax doctor",
             )
             return Trouble(damaged, lasting=True)
@@ -241,13 +241,13 @@ class Link:
             "22P05",
         }:
             raise InvalidInput(
-                f"PostgreSQL cannot hold this: {_said(error)}."
+                f"PostgreSQL cannot store this: {_message(error)}."
             ) from error
         found, lasting = self._meaning(error, error.sqlstate or "")
         return Trouble(found, unknown=committing and lost, lasting=lasting)
 
     def _meaning(self, error: psycopg.Error, state: str) -> tuple[StoreError, bool]:  # noqa: PLR0911  (a list of cases)
-        where, words = self.where, _said(error)
+        where, words = self.where, _message(error)
         if isinstance(error, SharedSessions) or state in _NOT_OUR_SESSION:
             return StoreUnavailable(
                 f"{where} is behind a {_SHARED}.", hint=_NO_POOLER
@@ -255,14 +255,14 @@ class Link:
         match state[:2], state:
             case "40", _:
                 return StoreBusy(
-                    f"{where} was used by others at the same moment: {words}."
+                    f"{where}: another transaction interfered: {words}."
                 ), False
             case _, "23505" if error.diag.table_name in _RACED:
                 return StoreBusy(
-                    f"{where}: another process stored the same at the same moment."
+                    f"{where}: another process stored the same row at the same time."
                 ), False
             case _, "55P03" | "57014":
-                return StoreBusy(f"{where} is kept busy by others: {words}."), False
+                return StoreBusy(f"{where} is busy: {words}."), False
             case _, "53100":
                 return StoreFull(
                     f"There is no room left at {where}.",
@@ -282,8 +282,8 @@ class Link:
                 ), True
 
     def cannot_open(self, error: psycopg.Error) -> CannotOpen:
-        """Why the store cannot be opened, as one sentence."""
-        words = _SHARED if error.sqlstate in _NOT_OUR_SESSION else _said(error)
+        """Return the reason why the store cannot be opened, as an error with a single sentence."""
+        words = _SHARED if error.sqlstate in _NOT_OUR_SESSION else _message(error)
         for pattern, sentence, hint in _REASONS:
             if re.search(pattern, words):
                 return CannotOpen(sentence.format(where=self.where), hint=hint)
@@ -295,7 +295,7 @@ _NO_POOLER: Final = (
     "connect to the server itself, or set pool_mode = session in the pooler"
 )
 _NOT_OUR_SESSION: Final = frozenset({"26000", "42P05"})
-"""A prepared statement is not there, or was there before we made it: we are in the session of somebody else."""
+"""A prepared statement is missing or exists already: the session belongs to another client."""
 _REASONS = (
     (_SHARED, "{where} is behind a " + _SHARED + ".", _NO_POOLER),
     ("refused|timeout|No such file|resolve host|could not translate|unreachable|No route|no answer",
@@ -313,14 +313,14 @@ _REASONS = (
 )  # fmt: skip
 
 
-def _session(connection: psycopg.Connection[Row]) -> int:
-    """The server's process behind a connection, as the server knows it. A pooler makes up one of its own."""
+def _session(connection: psycopg.Connection[SqlRow]) -> int:
+    """Return the server's process id for a connection. A pooler reports an invented id."""
     rows = connection.execute(b"select pg_backend_pid()", prepare=False).fetchall()
     return int(rows[0][0])
 
 
-def _said(error: psycopg.Error) -> str:
-    """What the server or the library said, in one line."""
+def _message(error: psycopg.Error) -> str:
+    """Return the message of the server or the library, on a single line."""
     words = (
         error.diag.message_primary
         or str(error).strip().split("\n")[0]
@@ -335,7 +335,7 @@ def _said(error: psycopg.Error) -> str:
 
 
 def _root(error: psycopg.Error) -> psycopg.Error:
-    """In a pipeline, what only follows from the failure may speak last: what came first is meant."""
+    """Return the first error of a pipeline. The last error may be only a consequence of the first."""
     while not error.sqlstate and isinstance(error.__context__, psycopg.Error):
         error = error.__context__
     return error

@@ -1,8 +1,8 @@
-"""Wake-ups between processes on PostgreSQL, and the lock that says a process is alive.
+"""Wake-ups between processes on PostgreSQL, and the lock that marks a process as alive.
 
-Both sides have a connection and a thread of their own. NOTIFY never stands in an append's transaction: it takes a lock
-of the whole database and holds it through the flush, so all commits would queue for it (387 a second against 8,360).
-What gets lost while a connection is away is made good by waking everybody when it is back.
+Notifier and listener have a connection and a thread each. NOTIFY is never part of an append's transaction: NOTIFY takes
+a lock on the whole database and holds the lock during the flush, so all commits would queue for it (387 a second
+against 8,360). After a lost connection all readers are woken, because notices may have been lost.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from tenax.concurrency import started
+from tenax.concurrency import Backoff, start_thread
 from tenax.journal.postgres.connection import shut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tenax.journal.hub import Hub
     from tenax.journal.postgres.connection import Connection
+    from tenax.journal.wakeups import Wakeups
 
 __all__ = ["Listener", "Notifier"]
 
@@ -30,14 +30,20 @@ NOTICES_PER_SECOND_MAX: Final = 100
 NOTICES_AT_ONCE: Final = 10
 PAYLOAD_BYTES_MAX: Final = 7000
 MANY: Final = "*"
-"""Stands for more conversations than a payload can name."""
+"""The payload for more conversations than fit into a payload."""
 BEAT_SECONDS: Final = 15.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
+_SURE_SECONDS: Final = 60.0
+"""The time between two looks of a reader while the listener is connected."""
+_UNSURE_SECONDS: Final = 1.0
 
 
 class Notifier:
-    """Tells other processes which conversations have moved: a few at once, then at most a hundred a second."""
+    """Tells other processes about conversations with new events.
+
+    A few notices go out at once, then at most a hundred a second.
+    """
 
     def __init__(self, connect: Callable[[], Connection], channel: str) -> None:
         self._connect = connect
@@ -48,15 +54,15 @@ class Notifier:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self.pid = 0
-        """The server's process behind this connection: what comes from it is our own voice."""
+        """The server's process id of the connection. The listener ignores notices of the connection."""
 
     def tell(self, nums: Iterable[int]) -> None:
-        """Never waits for the server."""
+        """Queue a notice for the conversations. Never wait for the server."""
         with self._lock:
             self._moved.update(nums)
             if self._thread is None:
-                # or the next one tries again
-                self._thread = started(self._work, "tenax-notify")
+                # Without room for a thread the next call tries again.
+                self._thread = start_thread(self._work, "tenax-notify")
         self._due.set()
 
     def close(self, seconds: float) -> None:
@@ -68,7 +74,7 @@ class Notifier:
     def _work(self) -> None:
         connection: Connection | None = None
         missed = False
-        pause, pace = _FIRST_PAUSE, _Pace()
+        backoff, pace = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE), _Pace()
         while not self._closed.is_set() or self._moved:
             self._due.wait()
             self._due.clear()
@@ -88,26 +94,25 @@ class Notifier:
                 shut(connection)
                 connection = None
                 missed = True
-                if self._closed.wait(pause):
+                if self._closed.wait(backoff.next_pause()):
                     return
-                pause = min(pause * 2, _LONGEST_PAUSE)
                 self._due.set()
             else:
                 missed = False
-                pause = _FIRST_PAUSE
+                backoff.reset()
                 self._closed.wait(pace.rest())
         shut(connection)
 
 
 class _Pace:
-    """So many notices a second, and a few at once after a rest: who waits for the first word is not kept waiting."""
+    """A rate limit with a burst: after a rest a few notices go out at once, so that a first word is not delayed."""
 
     def __init__(self) -> None:
         self._spare = float(NOTICES_AT_ONCE)
         self._last = time.monotonic()
 
     def rest(self) -> float:
-        """How long to wait after this one."""
+        """Return how long to wait after a notice, in seconds."""
         now = time.monotonic()
         gained = (now - self._last) * NOTICES_PER_SECOND_MAX
         self._spare, self._last = min(NOTICES_AT_ONCE, self._spare + gained) - 1, now
@@ -115,14 +120,18 @@ class _Pace:
 
 
 class Listener:
-    """Hears other processes, and holds this one's lock."""
+    """Receives the notices of other processes, and holds the lock of this process."""
 
     def __init__(
-        self, connect: Callable[[], Connection], channel: str, hub: Hub, own: Notifier
+        self,
+        connect: Callable[[], Connection],
+        channel: str,
+        wakeups: Wakeups,
+        own: Notifier,
     ) -> None:
         self._connect = connect
         self._channel = channel
-        self._hub = hub
+        self._wakeups = wakeups
         self._own = own
         self._lock = threading.Lock()
         self._hold: Callable[[Connection], None] | None = None
@@ -134,10 +143,10 @@ class Listener:
     def start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed.is_set():
-                self._thread = started(self._work, "tenax-listen")
+                self._thread = start_thread(self._work, "tenax-listen")
 
     def hold(self, take: Callable[[Connection], None], seconds: float) -> bool:
-        """Have this lock taken now, and again after every loss of the connection. False if it could not be in time."""
+        """Take a lock now, and again after every lost connection. Return `False` if `seconds` were not enough."""
         if self._hold is None:
             self._hold = take
             os.write(self._call, b"!")
@@ -150,33 +159,39 @@ class Listener:
         if self._thread is not None:
             self._thread.join(seconds)
             if self._thread.is_alive():
-                return  # it is a daemon, and its pipe stays its own
+                # The thread is a daemon and still uses the pipe.
+                return
         os.close(self._called)
         os.close(self._call)
 
     def _work(self) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while not self._closed.is_set():
             connection: Connection | None = None
             try:
                 connection = self._connect()
                 connection.execute(f'listen "{self._channel}"'.encode())
-                self._hub.notify(None)  # whatever was said before we listened
-                pause = _FIRST_PAUSE
+                # Notices from before this LISTEN are lost, so wake all readers.
+                self._wakeups.notify(None)
+                self._wakeups.look_seconds = _SURE_SECONDS
+                backoff.reset()
                 self._listen(connection)
             except (psycopg.Error, OSError):
                 self._held.clear()
-                self._closed.wait(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                if self._wakeups.look_seconds != _UNSURE_SECONDS:
+                    # Readers look for themselves until the server can be heard again.
+                    self._wakeups.look_seconds = _UNSURE_SECONDS
+                    self._wakeups.notify(None)
+                self._closed.wait(backoff.next_pause())
             finally:
                 shut(connection)
 
     def _listen(self, connection: Connection) -> None:
         beat = time.monotonic()
-        # `select` itself takes no file whose number is beyond 1023
+        # `select.select` accepts no descriptor above 1023.
         waits = select.poll()
-        for each in (connection.fileno(), self._called):
-            waits.register(each, select.POLLIN)
+        for descriptor in (connection.fileno(), self._called):
+            waits.register(descriptor, select.POLLIN)
         while not self._closed.is_set():
             if self._hold is not None and not self._held.is_set():
                 self._hold(connection)
@@ -185,9 +200,9 @@ class Listener:
                 os.read(self._called, 1024)
             for notice in connection.notifies(timeout=0):
                 if notice.pid != self._own.pid:
-                    self._hub.notify(_nums(notice.payload))
+                    self._wakeups.notify(_nums(notice.payload))
             if time.monotonic() - beat >= BEAT_SECONDS:
-                # Nobody may have spoken for long; a connection that is dead without having said so shows itself.
+                # Detect a dead connection, because a dead connection reports no error.
                 connection.execute(b"select 1")
                 beat = time.monotonic()
 
@@ -199,6 +214,6 @@ def _payload(nums: set[int]) -> str:
 
 def _nums(payload: str) -> list[int] | None:
     try:
-        return [int(each) for each in payload.split(",")]
+        return [int(num) for num in payload.split(",")]
     except ValueError:
         return None

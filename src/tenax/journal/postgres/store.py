@@ -1,11 +1,12 @@
-"""The store in a PostgreSQL database, for many hosts: psycopg 3, one connection that writes, a pool that reads.
+"""The store in a PostgreSQL database, for many hosts: psycopg 3, a write connection and a pool of read connections.
 
-A group of appends is one transaction and two round trips: begin, lock the heads and read; write and commit. Heads are
-locked in the order of their numbers, so two processes never wait for each other in a circle. Facts are flushed before
-they are acknowledged; what a power loss can take from facts is what the server's own settings (fsync, standbys) allow.
+A group of appends takes a single transaction and two round trips: begin, lock the heads and read; write and commit.
+Heads are locked in the order of their numbers, so that processes do not deadlock. Facts are flushed before they are
+acknowledged. The settings of the server (fsync, standbys) decide what a power loss can lose.
 
-Reads run outside of transactions, one snapshot a statement, so none is held longer than a page. A connection must be
-a session of its own: a pooler that hands out a session per transaction breaks LISTEN and the instance's lock, and is refused.
+Reads run outside transactions, with a snapshot per statement, so no snapshot is held for longer than a page. A
+connection must be a whole session: a pooler with a session per transaction breaks LISTEN and the instance's lock, and
+is refused.
 """
 
 from __future__ import annotations
@@ -23,14 +24,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 from psycopg_pool import ConnectionPool
 
+from tenax.clock import Timing
 from tenax.errors import (
     CannotOpen,
     StoreBusy,
-    StoreError,
-    StoreMisused,
     StoreUnavailable,
 )
-from tenax.journal import guard
 from tenax.journal.postgres.connection import Connection, Link, shut
 from tenax.journal.postgres.notify import Listener, Notifier
 from tenax.journal.row_index import HeadState
@@ -40,7 +39,6 @@ from tenax.journal.witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import (
-        Callable,
         Collection,
         Iterable,
         Iterator,
@@ -51,18 +49,17 @@ if TYPE_CHECKING:
 
     from tenax.clock import Clock, Ids
     from tenax.journal.plan import Append, Key, Loaded
-    from tenax.journal.store import Row, Tx
+    from tenax.journal.store import SqlRow, Tx
 
 __all__ = ["PostgresStore", "PostgresTx", "store_exists", "translate"]
 
 SERVER_MIN: Final = 13
 READERS_MAX: Final = 8
-BORROW_SECONDS: Final = 3.0
 CLOSE_SECONDS: Final = 3.0
 LONG_SECONDS: Final = 600
-"""A migration or a vacuum may take this long."""
+"""Time limit for a migration or a vacuum."""
 SLEPT_SECONDS: Final = 5.0
-# What an append asks is looked up by key, whatever the key: there is nothing to plan anew each time.
+# An append looks rows up by key, so a generic plan always fits.
 WRITING: Final = {"plan_cache_mode": "force_generic_plan"}
 ROWS_AT_ONCE_MAX: Final = 1000
 BYTES_AT_ONCE_MAX: Final = 16 * 1024 * 1024
@@ -79,7 +76,7 @@ _CHANGED = re.compile(r"\b(?:insert into|update|delete from) (?!set\b)(\w+)")
 
 
 def translate(sql: str) -> tuple[str, tuple[str, ...]]:
-    """A statement with `:name` parameters as psycopg takes it, and the names in the order of their places."""
+    """Return a statement with `:name` parameters in psycopg's syntax, and the names in order."""
     names: list[str] = []
 
     def token(found: re.Match[str]) -> str:
@@ -95,15 +92,15 @@ class _Statement(NamedTuple):
     text: bytes
     names: tuple[str, ...]
     answers: bool
-    """Whether it gives rows. What does not is not waited for."""
+    """Whether the statement returns rows. Tenax does not wait for statements without rows."""
     tables: frozenset[str]
-    """What it touches, if it can be sent as one with others; empty if it stands alone."""
+    """The tables of a mergeable statement; empty for a statement that cannot be merged."""
     sized: bool
-    """Whether its limit is written out."""
+    """Whether the limit is part of the text."""
 
 
 def _statements() -> tuple[dict[str, _Statement], dict[str, _Statement]]:
-    """What is said by name: while reading, and inside a write transaction."""
+    """Return the statements by name: for reading, and for a write transaction."""
     found = {name: translate(sql) for name, sql in statements("postgres").items()}
     tables = {table for text, _ in found.values() for table in _CHANGED.findall(text)}
     reading: dict[str, _Statement] = {}
@@ -121,15 +118,15 @@ def _statements() -> tuple[dict[str, _Statement], dict[str, _Statement]]:
             text.encode(), names, answers, touched, "{limit}" in text
         )
     changing = {
-        name.removesuffix("_changing"): each
-        for name, each in reading.items()
+        name.removesuffix("_changing"): statement
+        for name, statement in reading.items()
         if name.endswith("_changing")
     }
     return reading, {**reading, **changing}
 
 
 def _outer(text: str) -> str:
-    """A statement without what stands in brackets."""
+    """Return a statement without the text in brackets."""
     bare, count = text, 1
     while count:
         bare, count = re.subn(r"\([^()]*\)", "", bare)
@@ -140,38 +137,38 @@ _READING, _CHANGING = _statements()
 
 
 class PostgresTx:
-    """Statements by name on one connection.
+    """Named statements on a connection.
 
-    What gives no rows is held back and sent with what follows: as one statement, where none of them touches what
-    another does. A transaction then takes two round trips, and the server is woken a few times and not at every row.
+    Statements without results are held back and sent with the next statement. Held statements with disjoint tables are
+    merged into one. So a transaction takes two round trips, and the server wakes a few times instead of once per row.
     """
 
     __slots__ = ("_asked", "_connection", "_held", "_kept", "_sql", "_touched")
 
     def __init__(
         self,
-        connection: psycopg.Connection[Row],
+        connection: psycopg.Connection[SqlRow],
         sql: dict[str, _Statement],
-        kept: dict[bytes, psycopg.Cursor[Row]] | None = None,
+        kept: dict[bytes, psycopg.Cursor[SqlRow]] | None = None,
     ) -> None:
         self._connection = connection
         self._sql = sql
         self._kept = kept
-        self._asked: dict[str, dict[tuple[Any, ...], psycopg.Cursor[Row]]] = {}
+        self._asked: dict[str, dict[tuple[Any, ...], psycopg.Cursor[SqlRow]]] = {}
         self._held: list[tuple[str, tuple[Any, ...]]] = []
         self._touched: set[str] = set()
 
     def run(
         self, name: str, params: Mapping[str, Any] | tuple[Any, ...] = ()
-    ) -> list[Row]:
+    ) -> list[SqlRow]:
         statement = self._sql[name]
         values = (
             params
             if isinstance(params, tuple)
-            else tuple([params[each] for each in statement.names])
+            else tuple([params[key] for key in statement.names])
         )
         if not statement.answers:
-            self._hold(name, values)
+            self._buffer_statement(name, values)
             return []
         if (
             name in self._asked
@@ -188,35 +185,35 @@ class PostgresTx:
         together = f"{name}_many"
         if together not in self._sql or (len(rows) == 1 and name in self._sql):
             for row in rows:
-                self._hold(name, row)
+                self._buffer_statement(name, row)
             return
         for some in _chunks(rows):
-            self._hold(
+            self._buffer_statement(
                 together, tuple([list(column) for column in zip(*some, strict=True)])
             )
 
     def ask(self, name: str, params: Mapping[str, Any]) -> None:
-        """Send a question ahead: `run` with the same words then has its answer without a round trip of its own."""
+        """Send a query ahead. A later `run` with the same parameters gets the result without a further round trip."""
         statement = self._sql[name]
-        values = tuple([params[each] for each in statement.names])
+        values = tuple([params[key] for key in statement.names])
         asked = self._asked.setdefault(name, {})
         if values not in asked:
             asked[values] = self._connection.cursor(binary=True).execute(
                 statement.text, values
             )
 
-    def say(self, text: bytes) -> psycopg.Cursor[Row]:
-        """Send a command of the transaction itself, and do not wait."""
+    def say(self, text: bytes) -> psycopg.Cursor[SqlRow]:
+        """Send a transaction command without waiting."""
         return self._send(text, ())
 
     def flush(self) -> None:
-        """Send what is held back."""
+        """Send the held statements."""
         if self._held:
             names, values = zip(*self._held, strict=True)
             self._held, self._touched = [], set()
             self._send(_as_one(names), tuple(chain.from_iterable(values)))
 
-    def _hold(self, name: str, values: tuple[Any, ...]) -> None:
+    def _buffer_statement(self, name: str, values: tuple[Any, ...]) -> None:
         tables = self._sql[name].tables
         if not tables or not self._touched.isdisjoint(tables):
             self.flush()
@@ -225,8 +222,11 @@ class PostgresTx:
         if not tables:
             self.flush()
 
-    def _send(self, text: bytes, values: tuple[Any, ...]) -> psycopg.Cursor[Row]:
-        """What is said again and again keeps its cursor, which has learnt how its values are written."""
+    def _send(self, text: bytes, values: tuple[Any, ...]) -> psycopg.Cursor[SqlRow]:
+        """Execute a statement.
+
+        A repeated statement keeps its cursor, because the cursor caches the encoding of the values.
+        """
         cursor = None if self._kept is None else self._kept.get(text)
         if cursor is None:
             cursor = self._connection.cursor(binary=True)
@@ -236,7 +236,7 @@ class PostgresTx:
 
 
 def _chunks(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """As many rows at a time as the server takes easily."""
+    """Yield the rows in chunks of bounded count and size."""
     some: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
@@ -261,7 +261,7 @@ def _as_one(names: tuple[str, ...]) -> bytes:
 
 
 class PostgresStore(Store):
-    """One database (or one schema of it), many processes, many hosts."""
+    """A store in a database (or in a schema of a database), for many processes on many hosts."""
 
     def __init__(
         self,
@@ -271,34 +271,29 @@ class PostgresStore(Store):
         *,
         patience: float = 30.0,
         witness: Path | None = None,
+        timing: Timing = Timing(),
     ) -> None:
-        super().__init__(clock, ids, patience)
+        super().__init__(clock, ids, patience, timing)
         self._witness_file = witness
         self._stored_incarnation = ""
-        # A lost connection is judged here and told as a sentence; psycopg would say it a second time.
+        # This module reports a lost connection as a sentence. psycopg would log the loss again.
         logging.getLogger("psycopg").setLevel(logging.ERROR)
-        self._link = Link(url)
-        self._forks = guard.forks()
+        self._link = Link(url, timing)
         self._write_lock = threading.Lock()
         self._aside_lock = threading.Lock()
         self._aside: Connection | None = None
         self._life_lock = threading.Lock()
         self._writer: Connection | None = None
-        self._kept: dict[bytes, psycopg.Cursor[Row]] = {}
-        self._since = 0.0
+        self._kept: dict[bytes, psycopg.Cursor[SqlRow]] = {}
         self._drift = 0.0
-        self._place = ""
-        self._up = ""
-        self._closed = threading.Event()
-        self._instance = ids.instance()
-        self._lives = False
+        self._own_instance = ids.instance()
         schema = self._open_store()
         channel = f"tenax_{hashlib.sha256(schema.encode()).hexdigest()[:16]}"
         self._notifier = Notifier(
             lambda: self._connect(synchronous_commit="off"), channel
         )
-        self._listener = Listener(self._connect, channel, self.hub, self._notifier)
-        self.hub.on_first = self._watch
+        self._listener = Listener(self._connect, channel, self.wakeups, self._notifier)
+        self.wakeups.on_first = self._watch
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             connection_class=Connection,
             kwargs=self._link.parameters(),
@@ -306,8 +301,8 @@ class PostgresStore(Store):
             min_size=1,
             max_size=READERS_MAX,
             max_idle=60.0,
-            timeout=BORROW_SECONDS,
-            # then it gives up until it is asked again, so an outage leaves no long pause behind
+            timeout=timing.reader_seconds,
+            # The pool gives up after this time until the next request, so an outage leaves no long pause behind.
             reconnect_timeout=1.0,
             num_workers=1,
             name="tenax-read",
@@ -317,7 +312,7 @@ class PostgresStore(Store):
     # -- opening ---------------------------------------------------------------------------------------------
 
     def _open_store(self) -> str:
-        """Make or migrate the store; the schema that it stands in. Others that open it at this moment wait."""
+        """Create or migrate the store and return the schema. Concurrent openers wait."""
         try:
             connection = self._link.connect(**WRITING)
         except psycopg.Error as error:
@@ -327,13 +322,14 @@ class PostgresStore(Store):
             connection.answer_seconds = LONG_SECONDS
             schema = self._migrate(connection)
             if self._witness_file is not None:
-                with contextlib.suppress(OSError):  # then there is no witness
+                # Without the folder there is no witness.
+                with contextlib.suppress(OSError):
                     self._witness_file.parent.mkdir(
                         mode=0o700, parents=True, exist_ok=True
                     )
                 name = f"{self._link.name(connection.info)}, {schema}"
                 self.witness = Witness(self._witness_file, name, self, self.clock)
-            connection.answer_seconds = Connection.answer_seconds
+            connection.answer_seconds = self.timing.answer_seconds
             self._greet(connection)
             self._connected(connection)
         except psycopg.Error as error:
@@ -373,10 +369,10 @@ class PostgresStore(Store):
         return str(schema)
 
     def _make(self, connection: Connection, lock: dict[str, int]) -> int:
-        """Run the migrations that are missing, each in a transaction. The version that the store has then."""
+        """Run every missing migration in a separate transaction. Return the new version of the store."""
         for name in ("lock_timeout", "statement_timeout"):
             connection.execute(f"set {name} = '{LONG_SECONDS}s'".encode())
-        # Not inside of a transaction: one that has waited for the lock would still not see the tables made meanwhile.
+        # Lock outside a transaction: a transaction waiting for the lock would not see tables created meanwhile.
         _ask(connection, "lock_migrations", lock)
         have = (
             int(_ask(connection, "store")[0][0])
@@ -402,7 +398,7 @@ class PostgresStore(Store):
         return have
 
     def _connect(self, **settings: str) -> Connection:
-        """A connection that knows which life of the store it is in. Raises psycopg.Error."""
+        """Open a connection and check the life of the store. Raises `psycopg.Error`."""
         connection = self._link.connect(**settings)
         try:
             self._greet(connection)
@@ -411,14 +407,15 @@ class PostgresStore(Store):
             raise
         return connection
 
-    def _set_up_reader(self, connection: psycopg.Connection[Row]) -> None:
+    def _set_up_reader(self, connection: Connection) -> None:
         self._link.set_up(connection, default_transaction_read_only="on")
         self._greet(connection)
 
-    def _greet(self, connection: psycopg.Connection[Row]) -> None:
-        """Every new connection asks whether the server was down: then unflushed partials may be gone.
+    def _greet(self, connection: psycopg.Connection[SqlRow]) -> None:
+        """Start a new incarnation if the server was down, because unflushed partials may be lost.
 
-        Old numbers may from then on mean other things, so the store gets a new incarnation, once for all processes.
+        Every new connection calls the method. After an outage old seqs may belong to new events, so the store gets a
+        new incarnation, once for all processes.
         """
         with self._life_lock:
             ((incarnation, life, pulse, up),) = _ask(connection, "life")
@@ -434,17 +431,18 @@ class PostgresStore(Store):
                         incarnation = self.ids.append().hex()
                         where = {"incarnation": incarnation, "life": up}
                         _ask(connection, "set_incarnation", where)
-            self._up, self._place = up, up.split(".")[0]
+            # The clock and the leases survive a restart of the server, so `life` is the id of the database.
+            self.boot, self.life = up, up.split(".")[0]
             if incarnation != self._stored_incarnation:
-                # A server that was down may come back as a standby that lagged behind, or as an older copy.
+                # After an outage the server may be a lagging standby, or an older copy.
                 self.incarnation, _ = self._examine(
                     incarnation, lambda name, **params: _ask(connection, name, params)
                 )
                 self._stored_incarnation = incarnation
 
     def _connected(self, connection: Connection) -> None:
-        self._since = float(_ask(connection, "now")[0][0])
-        self._drift = self._since - self.clock.monotonic()
+        self.connected_since = float(_ask(connection, "now")[0][0])
+        self._drift = self.connected_since - self.clock.monotonic()
 
     # -- transactions ----------------------------------------------------------------------------------------
 
@@ -473,15 +471,15 @@ class PostgresStore(Store):
                 self._undo()
                 raise
             except BaseException:
-                # interrupted in the midst of it: nobody knows what the connection waits for
+                # An interrupted connection is in an unknown state.
                 self._drop()
                 raise
 
     @contextlib.contextmanager
     def aside(self, *, durable: bool = False, seconds: int = 0) -> Iterator[Tx]:
-        """A transaction beside the appends, which do not wait for it: on a connection of its own, one at a time.
+        """Open a transaction on a second connection, so that appends do not wait for it. Only one at a time.
 
-        It is not flushed at once unless it has to be `durable`. `seconds`: a statement of it may take so long.
+        Only a `durable` transaction is flushed at once. `seconds` is the time limit of a statement.
         """
         self._check_use()
         with self._aside_lock:
@@ -489,7 +487,7 @@ class PostgresStore(Store):
                 if self._aside is None or self._aside.closed:
                     self._aside = self._connect()
                 connection = self._aside
-                connection.answer_seconds = max(Connection.answer_seconds, seconds)
+                connection.answer_seconds = max(self.timing.answer_seconds, seconds)
                 with connection.transaction():
                     if not durable:
                         connection.execute(b"set local synchronous_commit = off")
@@ -504,11 +502,12 @@ class PostgresStore(Store):
                 self._drop_aside()
                 raise self._link.judge(error, committing=True, lost=True) from error
             except (KeyboardInterrupt, SystemExit):
-                self._drop_aside()  # nobody knows what the connection waits for
+                # An interrupted connection is in an unknown state.
+                self._drop_aside()
                 raise
 
     def interrupt_aside(self) -> None:
-        """Ask the server to give up what `aside` does now. From any thread."""
+        """Ask the server to cancel the present statement of `aside`. Safe in any thread."""
         connection = self._aside
         if connection is not None and self._aside_lock.locked():
             with contextlib.suppress(psycopg.Error):
@@ -532,7 +531,7 @@ class PostgresStore(Store):
         return self._writer
 
     def _undo(self) -> bool:
-        """End what was begun. False if the connection is gone."""
+        """Roll back. Return False if the connection is lost."""
         connection = self._writer
         if connection is None:
             return False
@@ -562,13 +561,8 @@ class PostgresStore(Store):
         except (psycopg.Error, UnicodeError) as error:
             raise self._link.judge(error) from error
 
-    def _check_use(self) -> None:
-        if self._closed.is_set():
-            raise StoreMisused("The store was closed.")
-        guard.refuse_after_fork(self._forks)
-
     def recover(self, trouble: Trouble) -> None:
-        """Connect again, once. While the server stays away the next try says so."""
+        """Reconnect once. If the server is still unavailable, the next attempt reports the error."""
         if isinstance(trouble.error, StoreBusy) or self._closed.is_set():
             return
         with self._write_lock:
@@ -579,13 +573,13 @@ class PostgresStore(Store):
         self._pool.drain()
 
     def lock_all(self, tx: Tx) -> None:
-        """Wait for every append that is under way, and keep new ones out, until the transaction ends."""
+        """Wait for running appends and block new appends until the transaction ends."""
         tx.run("lock_all")
 
-    # -- what a group has to know ----------------------------------------------------------------------------
+    # -- loading the state for a group -----------------------------------------------------------------------
 
     def _load(self, tx: Tx, appends: list[Append]) -> Loaded:
-        """As every engine, but all questions go out with the first."""
+        """Load the state like every engine, but send all queries together with the first query."""
         assert isinstance(tx, PostgresTx)
         for append in appends:
             if append.lease is not None:
@@ -623,36 +617,26 @@ class PostgresStore(Store):
         for key in nums:
             if key not in found:
                 self.unknow(key)
-        # After the heads, and not with them: only what is asked once they are locked is sure to be of now.
-        self.stretch_names(tx, {state.stretch for state in found.values()})
+        # Read the names after the heads are locked: only then are they certainly current.
+        self.segment_names(tx, {state.stretch for state in found.values()})
         for state in found.values():
-            state.stretch_name = self.stretch_name(tx, state.stretch)
+            state.segment_name = self.segment_name(tx, state.stretch)
         return found
 
-    def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[Row]:
+    def read_names(self, tx: Tx, nums: Sequence[int]) -> Iterable[SqlRow]:
         return tx.run("stretch_names", {"nums": list(nums)})
 
-    def wake_readers(self, tx: Tx, nums: list[int], follows: str) -> None:
-        tx.run("wake_readers", {"nums": nums, "follows": follows})
+    def as_list(self, numbers: Sequence[int]) -> list[int]:
+        return list(numbers)
 
     def now(self, tx: Tx) -> float:
         now = float(tx.run("now")[0][0])
         drift = now - self.clock.monotonic()
         if abs(drift - self._drift) > SLEPT_SECONDS:
-            # this machine slept, or the server's clock was set: nobody is reaped for that
-            self._since = now
+            # This machine slept, or the server's clock was set. No lease may expire for such a reason.
+            self.connected_since = now
         self._drift = drift
         return now
-
-    def connected_since(self) -> float:
-        return self._since
-
-    def life(self) -> str:
-        """The database itself: its clock goes on through a restart, and so do the leases of those who are back soon."""
-        return self._place
-
-    def boot(self) -> str:
-        return self._up
 
     def failover(self) -> str:
         ((names, standbys),) = self.query("standbys")
@@ -665,38 +649,35 @@ class PostgresStore(Store):
             )
         return "No standby is connected. A failover to a copy of the server loses what that copy lacks."
 
-    def digests(self, ask: Callable[..., list[Row]], places: list[int]) -> list[Row]:
-        return ask("digests", places=places)
-
     # -- instances -------------------------------------------------------------------------------------------
 
     def live(self) -> str:
         self._check_use()
-        self._lives = True
-        if not self._listener.hold(self._hold, self.patience):
+        self._instance = self._own_instance
+        if not self._listener.hold(self._hold_instance, self.patience):
             raise StoreUnavailable(f"{self._link.where} does not answer.")
-        return self._instance
+        return self._own_instance
 
-    def _hold(self, connection: Connection) -> None:
-        """Take the lock that says this process is alive. The server drops it with the connection."""
-        high, low = _halves(self._instance)
+    def _hold_instance(self, connection: Connection) -> None:
+        """Take the lock that marks the process as alive. The server releases the lock with the connection."""
+        high, low = _halves(self._own_instance)
         _ask(
             connection,
             "hold_instance",
             {"high": high - (high >> 31 << 32), "low": low - (low >> 31 << 32)},
         )
         row = {
-            "id": self._instance,
+            "id": self._own_instance,
             "host": platform.node(),
             "at": self.clock.now_us(),
-            "up": self._up,
+            "up": self.boot,
         }
         _ask(connection, "put_instance", row)
 
     def alive(self, tx: Tx, instance: str) -> bool:
         high, low = _halves(instance)
-        where = {"high": high, "low": low, "id": instance, "up": self._up}
-        return instance == self._instance or bool(tx.run("alive", where)[0][0])
+        where = {"high": high, "low": low, "id": instance, "up": self.boot}
+        return instance == self._own_instance or bool(tx.run("alive", where)[0][0])
 
     # -- other processes -------------------------------------------------------------------------------------
 
@@ -708,10 +689,10 @@ class PostgresStore(Store):
         self._listener.start()
 
     def scrub(self) -> bool:
-        """Vacuum the tables that hold text, so that the server forgets deleted rows and uses their room again.
+        """Vacuum the tables with text, so that the server forgets deleted rows and reuses the space.
 
-        It does not overwrite them at once: until then the bytes stand in the free room of the server's files, and
-        longer in its log, on its standbys and in dumps. No query finds them.
+        The server does not overwrite the deleted bytes at once. Until then the bytes stay in the free space of the
+        files, and longer in the log, on standbys and in dumps. No query finds the bytes.
         """
         self._check_use()
         warnings: list[str] = []
@@ -728,25 +709,16 @@ class PostgresStore(Store):
                 _ask(connection, "vacuum")
             except psycopg.Error:
                 return False
-        # that would say that a table is another user's, and was left out
+        # A warning says that a table belongs to another user and was skipped.
         return "WARNING" not in warnings
 
-    # -- the end ---------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self._closed.is_set() or guard.forks() != self._forks:
-            return
-        self.queue.close()
-        if self.witness is not None:
-            self.witness.close()
         self.patience = min(self.patience, CLOSE_SECONDS)
-        if self._lives:
-            ended = {"id": self._instance, "at": self.clock.now_us()}
-            with contextlib.suppress(StoreError):
-                self.change(lambda tx: tx.run("end_instance", ended))
-        self._let_go()
+        super().close()
 
-    def _let_go(self) -> None:
+    def _close_engine(self) -> None:
         self._closed.set()
         self._notifier.close(CLOSE_SECONDS)
         self._listener.close(CLOSE_SECONDS)
@@ -759,7 +731,7 @@ class PostgresStore(Store):
 
 
 def store_exists(url: str) -> bool:
-    """Whether there is a store in this database. Makes nothing."""
+    """Return whether the database contains a store. Create nothing."""
     link = Link(url)
     try:
         with link.connect(default_transaction_read_only="on") as connection:
@@ -769,19 +741,19 @@ def store_exists(url: str) -> bool:
 
 
 def _ask(
-    connection: psycopg.Connection[Row],
+    connection: psycopg.Connection[SqlRow],
     name: str,
     params: Mapping[str, Any] | None = None,
-) -> list[Row]:
-    """One statement outside of the journal's transactions."""
+) -> list[SqlRow]:
+    """Run a statement outside the journal's transactions."""
     statement = _CHANGING[name]
-    values = [params[each] for each in statement.names] if params else None
+    values = [params[key] for key in statement.names] if params else None
     cursor = connection.execute(statement.text, values, prepare=False)
     return cursor.fetchall() if statement.answers else []
 
 
-def _check_commit(done: psycopg.Cursor[Row]) -> None:
-    """COMMIT of a transaction that has failed is no error to the server: it says ROLLBACK."""
+def _check_commit(done: psycopg.Cursor[SqlRow]) -> None:
+    """Raise an error if the server answered COMMIT with ROLLBACK. The server does so for a failed transaction."""
     if done.statusmessage != "COMMIT":
         raise psycopg.errors.TransactionRollback(
             f"the commit was answered with {done.statusmessage}"
@@ -789,13 +761,13 @@ def _check_commit(done: psycopg.Cursor[Row]) -> None:
 
 
 def _halves(instance: str) -> tuple[int, int]:
-    """An advisory lock is named by two numbers of 32 bits."""
+    """Return the two 32-bit numbers of the advisory lock of an instance."""
     key = hashlib.sha256(instance.encode()).digest()
     return int.from_bytes(key[:4], "big"), int.from_bytes(key[4:8], "big")
 
 
 def _key(name: str) -> int:
-    """An advisory lock is named by one number of 64 bits: these and the pairs above never meet."""
+    """Return the 64-bit number of an advisory lock. The numbers never collide with the pairs of `_halves`."""
     return int.from_bytes(
         hashlib.sha256(f"tenax {name}".encode()).digest()[:8], "big", signed=True
     )

@@ -1,7 +1,7 @@
 """The store's SQL: migrations by number, statements by name.
 
-`queries.sql` and `search.sql` hold what both engines say alike; an engine's own files add to them and win. Parameters
-are `:named`.
+`queries.sql` and `search.sql` hold the statements of both engines. The files of an engine add statements and override
+shared statements. Parameters are `:named`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _HERE = resources.files(__package__)
 
 
 def migrations(dialect: Dialect) -> list[str]:
-    """The scripts that make the schema, in order. The version of a store is how many of them it has had."""
+    """Return the scripts of the schema, in order. The version of a store is the number of executed scripts."""
     folder = _HERE / dialect
     return [
-        each.read_text("utf-8")
-        for each in sorted(folder.iterdir(), key=lambda f: f.name)
-        if each.name.endswith(".sql")
+        script.read_text("utf-8")
+        for script in sorted(folder.iterdir(), key=lambda file: file.name)
+        if script.name.endswith(".sql")
     ]
 
 
 SCHEMA_VERSION = 4
-"""How many migrations there are. A test holds it to the files."""
+"""The number of migrations. A test compares the number with the files."""
 
 
 def statements(dialect: Dialect) -> dict[str, str]:
-    """Every statement of this engine by its name."""
+    """Return all statements of an engine by name."""
     found: dict[str, str] = {}
     for name in (
         "queries.sql",
@@ -45,7 +45,7 @@ def statements(dialect: Dialect) -> dict[str, str]:
 
 
 def named(file: str) -> dict[str, str]:
-    """The statements of one file by their names."""
+    """Return the statements of a file by name."""
     pieces = _NAME.split((_HERE / file).read_text("utf-8"))
     return {
         key: text.strip().rstrip(";")

@@ -116,7 +116,8 @@ order by place limit :limit
 -- So that the server plans once and not for every page, which takes longer than the page: its size is written out (for any
 -- size it would plan for a tenth of all conversations), and where it begins is kept from the planner, who guesses wrong.
 -- name: list
-select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num, null
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num, null,
+       h.revision
 from (select * from conversations
       where owner = :owner and archived = :archived and source <> 'delegate'
             and (pinned, updated_at, num) < ((select :pinned), (select :updated_at), (select :num))

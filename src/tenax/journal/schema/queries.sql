@@ -108,7 +108,7 @@ update events set waiting = 0 where place = :place and waiting = 1
 
 -- name: open_stretch
 insert into stretches (owner, name, conversation, parent, opened_at, opened_seq, covers_to, messages)
-values (:owner, :name, :conversation, :parent, :at, :seq, :covers_to, 0)
+values (:owner, :name, :num, :parent, :at, :seq, :covers_to, 0)
 returning num
 
 -- name: end_stretch
@@ -266,7 +266,8 @@ select d.id from stretches p join stretches c on c.owner = p.owner and c.parent 
 where p.conversation = :num order by d.num
 
 -- name: list
-select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num, null
+select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num, null,
+       h.revision
 from (select * from conversations
       where owner = :owner and archived = :archived and source <> 'delegate' and (pinned, updated_at, num) < (:pinned, :updated_at, :num)
       order by pinned desc, updated_at desc, num desc limit :limit) c
@@ -277,7 +278,8 @@ order by c.pinned desc, c.updated_at desc, c.num desc
 select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num,
        (select q.id from stretches s join stretches p on p.owner = s.owner and p.name = s.parent
              join conversations q on q.num = p.conversation
-        where s.conversation = c.num and s.opened_seq = 1 and c.source = 'delegate')
+        where s.conversation = c.num and s.opened_seq = 1 and c.source = 'delegate'),
+       h.revision
 from conversations c join heads h on h.conversation = c.num where c.num = :num
 
 -- name: run
@@ -437,6 +439,11 @@ select 1 from heads where conversation = :num and version < :version
 -- name: shared
 select h.version < :version or exists (select 1 from authors a where a.conversation = h.conversation)
 from heads h where h.conversation = :num
+
+-- name: shared_own
+select h.version < :version, exists (select 1 from authors a where a.conversation = h.conversation)
+from heads h join conversations c on c.num = h.conversation
+where h.conversation = :num and c.owner = :owner and c.id = :id
 
 -- It answers, so that it is sent alone: what follows sees what was stored while it waited.
 -- name: change_memory

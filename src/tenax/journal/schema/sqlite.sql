@@ -6,6 +6,9 @@ select (select schema from store), c.owner, c.id, h.conversation, h.head, h.fact
        h.stretch_covers, h.listed_at, h.version
 from heads h join conversations c on c.num = h.conversation where h.conversation in (select value from json_each(:nums))
 
+-- name: heads_now
+select conversation, head from heads where conversation in (select value from json_each(:nums))
+
 -- name: digests
 select e.place, e.digest from json_each(:places) p join events e on e.place = p.value
 

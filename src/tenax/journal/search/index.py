@@ -1,7 +1,7 @@
-"""What search needs of an engine: an index of words that proposes, and remembers how far it has come.
+"""The interface of a search index. An index proposes messages and remembers its position in every conversation.
 
-The words of a message are folded (`query.fold`) before they reach an index. An index may propose what is stale; it is
-the journal that decides, when a hit is shown. It may not miss what it says it has.
+The words of a message are folded (`query.fold`) before they reach an index. An index may propose stale messages,
+because the journal confirms every hit. An index must not miss an indexed message.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
     from tenax.events import Event, Unknown
     from tenax.journal.search.query import Query
-    from tenax.journal.store import Row, Tx
+    from tenax.journal.store import Tx
 
 __all__ = [
-    "LOOK_SECONDS",
     "READER",
     "ROLE_OF",
     "Doc",
@@ -47,9 +46,6 @@ __all__ = [
     "words_in",
 ]
 
-LOOK_SECONDS = 1.0
-"""How long a search looks at what the index proposes: words that are all common but rarely side by side. On SQLite
-longer by as many messages as came in one instant: it has to get below them."""
 READER = Reader("search", follows="facts", start="beginning")
 ROLE_OF = {
     "message.user": "user",
@@ -63,20 +59,21 @@ ROLE_OF = {
     "tool.late": "result",
     "conversation.titled": "title",
 }
-"""The kinds that are searched, and the role that a hit in them has."""
+"""The searched kinds, and the role of a hit in an event of the kind."""
 
 Key = tuple[int, int]
-"""Where a message stands among all of a user's: when it was written, and its place."""
+"""The position of a message among the user's messages: the time of writing, and the row key."""
 
 
 def words_in(kind: str, body: bytes) -> str:
-    """The text of an event that a search finds. What cannot be read holds no words; `doctor` says why."""
+    """Return the searchable text of an event. An unreadable event has no words; `tenax doctor` reports the reason."""
     try:
         return _words(decode(kind, body))
     except (
         StoreDamaged,
         RecursionError,
-    ):  # the second: nested deeper than this stack has room for
+    ):
+        # A `RecursionError` means that the value is nested too deeply for the stack.
         return ""
 
 
@@ -102,14 +99,17 @@ def _words(event: Event | Unknown) -> str:
 
 
 class Unusable(Exception):
-    """The index cannot be asked now: it is not there, not of this version, damaged or busy.
+    """The index cannot be used now: it is missing, of another version, damaged or busy.
 
-    It never leaves this package: a search then reads the journal instead.
+    The error never leaves the package: a search then reads the journal instead.
     """
 
 
 class Position(NamedTuple):
-    """How far an index is in a conversation. `digest` is that of the fact there; None where it need not be compared."""
+    """The position of an index in a conversation.
+
+    `digest` is the digest of the fact at the position, or `None` if no comparison is needed.
+    """
 
     seq: int
     digest: bytes | None = None
@@ -117,48 +117,55 @@ class Position(NamedTuple):
 
 
 class Doc(NamedTuple):
-    """A message on its way into an index."""
+    """A message to index."""
 
-    place: int
+    row_key: int
     at: int
     folded: str
 
 
 class Move(NamedTuple):
-    """A step of the reader in one conversation: from `start` to seq `to`, with what it found between."""
+    """A step of the reader in a conversation: from `start` to seq `to`, with the messages in between."""
 
     num: int
     user: str
     was: int
-    """Where the journal's cursor stands."""
+    """The journal's cursor."""
     start: Position
     anew: bool
-    """The conversation is not the one that was indexed: what is there goes first."""
+    """Whether another conversation was indexed under the number, so its rows must be dropped first."""
     to: int
     digest: bytes
     docs: list[Doc]
     erased: list[int]
-    """Places whose text was taken away."""
+    """The row keys of erased events."""
 
 
 class Proposed(NamedTuple):
-    """The newest messages that the index proposes, in order. `upto`: it was looked no further back than this."""
+    """The newest messages proposed by the index, in order.
+
+    `upto` is the position where the search in the index stopped.
+    """
 
     keys: list[Key]
     upto: Key | None = None
 
 
 class SearchIndex(abc.ABC):
-    """The words of every user's messages."""
+    """An index of the words in the messages of all users."""
 
     @property
     def notes(self) -> list[str]:
-        """What `doctor` should say about it: sentences."""
+        """Sentences for `tenax doctor`."""
         return []
 
     @abc.abstractmethod
     def ready(self) -> str | None:
-        """Names this life of the index, if the journal's cursors tell what it lacks; else None. Raises Unusable."""
+        """Return the name of the present generation of the index, or `None` if the journal's cursors may not match the
+        index.
+
+        Raises `Unusable`.
+        """
 
     @abc.abstractmethod
     def propose(
@@ -170,36 +177,35 @@ class SearchIndex(abc.ABC):
         before: Key | None,
         limit: int,
     ) -> Proposed:
-        """The newest messages of this user that may be meant, older than `before`. Raises Unusable."""
-
-    @abc.abstractmethod
-    def found(self, user: str, places: Sequence[int]) -> list[Row]:
-        """What the journal holds at these places, if it is this user's: place, conversation, kind, at, body, dead."""
+        """Return the newest possible matches among the user's messages, older than `before`. Raises `Unusable`."""
 
     @abc.abstractmethod
     def prepare(self, hold: Callable[[Tx], None]) -> None:
-        """Make it ready to take in more. `hold` raises LeaseLost if another process indexes now. Raises Unusable."""
+        """Prepare for new messages. `hold` raises `LeaseLost` if another process indexes now. Raises `Unusable`."""
 
     @abc.abstractmethod
     def position(self, num: int, was: int) -> Position:
-        """How far it is in a conversation, in which the journal's cursor stands at `was`."""
+        """Return the position of the index in a conversation. `was` is the journal's cursor."""
 
     @abc.abstractmethod
     def apply(self, moves: Sequence[Move], hold: Callable[[Tx], None]) -> None:
-        """Take these in and move the journal's cursors on, each exactly once. Raises Unusable."""
+        """Index the messages and move the journal's cursors, exactly once. Raises `Unusable`."""
 
     @abc.abstractmethod
     def tidy(self, *, idle: bool = False) -> bool:
-        """A little of what indexing and forgetting leave to be done. True if there is more. Raises Unusable."""
+        """Do a little maintenance after indexing and forgetting.
+
+        Return `True` if more work is left. Raises `Unusable`.
+        """
 
     @abc.abstractmethod
     def forget(self, num: int, seqs: Sequence[int] | None) -> bool:
-        """Take these messages out, or the whole conversation. False if their text may still stand in a file."""
+        """Remove messages, or a whole conversation. Return `False` if a file may still hold the text."""
 
     @abc.abstractmethod
     def interrupt(self) -> None:
-        """End what is being taken in now; it is taken in again later."""
+        """Interrupt the current batch. The batch is indexed again later."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let go."""
+        """Close the index."""

@@ -1,11 +1,11 @@
-"""The reader that keeps the index of words: a thread that is there while there is something to index.
+"""The durable reader for the search index. A background thread runs while there are messages to index.
 
-It is woken by what this process stores, lets it gather for a moment, and takes it in by small batches with pauses, so
-that appends hardly feel it. It needs no wake-ups from other processes: each wakes its own, and the lease sees to it
-that one at a time works, for all. Nothing waits for it: a query reads what it has not reached, and a process that ends
-leaves the rest to the next.
+An append of the process wakes the thread. The thread waits a moment for more messages, and indexes in small batches
+with pauses, so that appends are hardly slowed. Every process wakes its own thread, and a lease lets only one thread
+work at a time. Nothing waits for the index: a query reads the unindexed events, and an ending process leaves the rest
+to the next process.
 
-The store may be away for as long as it likes; it is tried again, more and more rarely.
+While the store is unavailable, the thread retries with growing pauses.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from tenax.concurrency import started
+from tenax.concurrency import Backoff, start_thread
 from tenax.errors import LeaseLost, StoreDamaged, TenaxError
 from tenax.events import ContentErased, decode
 from tenax.journal.journal import Journal
-from tenax.journal.place import ALL_SEQS, bounds
+from tenax.journal.row_key import ALL_SEQS, bounds
 from tenax.journal.search.index import (
     READER,
     ROLE_OF,
@@ -31,12 +31,12 @@ from tenax.journal.search.index import (
     words_in,
 )
 from tenax.journal.search.query import fold
-from tenax.journal.search.search import NoSearch
 from tenax.journal.store import Trouble
 
 if TYPE_CHECKING:
     from tenax.journal.base import Behind, Lease
-    from tenax.journal.store import Row, Store, Tx
+    from tenax.journal.search.search import Search
+    from tenax.journal.store import SqlRow, Store, Tx
 
 __all__ = ["Indexer"]
 
@@ -44,25 +44,20 @@ log = logging.getLogger(__name__)
 
 LEASE = f"reader:{READER.name}"
 LEASE_SECONDS = 30.0
-GATHER_SECONDS = 0.5
-"""How long new messages gather before they are taken in: long enough for a command that ends at once to end first."""
-IDLE_SECONDS = 5.0
-"""Then the thread ends, and the lease is free."""
 OTHERS_SECONDS = 2.0
 BUSY_TRIES = 5
-"""Who finds that another process indexes looks again this often, and then leaves it to that one."""
+"""How often a thread checks again before ending, while another process indexes."""
 BACK_OFF_SECONDS = (1.0, 60.0)
-CLOSE_SECONDS = 2.0
 FACTS_PER_READ = 200
 DOCS_PER_BATCH = 200
 BYTES_PER_BATCH = 1024 * 1024
 CONVERSATIONS_PER_BATCH = 100
 PAUSE_PER_WORK = 3.0
-"""While messages are being stored, it rests three times as long as it works."""
+"""The ratio of pause to work while messages arrive."""
 
 
 class Round(enum.Enum):
-    """How a round went."""
+    """The outcome of a round."""
 
     DONE = "nothing is left"
     MORE = "there is more"
@@ -70,14 +65,14 @@ class Round(enum.Enum):
 
 
 class Indexer:
-    """One per open store."""
+    """The indexer of an open store."""
 
-    def __init__(self, store: Store, index: SearchIndex) -> None:
+    def __init__(self, store: Store, index: SearchIndex, search: Search) -> None:
         self._store = store
         self._index = index
-        self._all = Journal(store, None, NoSearch())
-        self._own = Journal(store, None, NoSearch())
-        # whose lease it is: the process's, and no user can be called that
+        self._all = Journal(store, None, search)
+        self._own = Journal(store, None, search)
+        # The lease belongs to no user, and no user can have an empty name.
         self._own.user = ""
         self._known = False
         self._me: str | None = None
@@ -88,22 +83,25 @@ class Indexer:
         self._hint = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        store.hub.also = self.wake
+        self._backoff = Backoff(*BACK_OFF_SECONDS)
+        self._has_failed = False
+        store.wakeups.also = self.wake
 
     # -- the thread ------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be something to index. From any thread, quickly."""
+        """Start or wake the thread. Safe in any thread; returns at once."""
         if self._hint.is_set():
             return
         with self._lock:
             if self._thread is None and not self._stop.is_set():
-                self._thread = started(self._run, "tenax-search")
-            if self._thread is not None:  # otherwise the next wake tries again
+                self._thread = start_thread(self._run, "tenax-search")
+            # Without room for a thread the next wake tries again.
+            if self._thread is not None:
                 self._hint.set()
 
     def catch_up(self, seconds: float) -> bool:
-        """Index in this thread until nothing is left. False if that takes longer."""
+        """Index in the calling thread until nothing is left. Return False if `seconds` were not enough."""
         deadline = self._store.clock.monotonic() + seconds
         while not self._stop.is_set():
             if not self._rounds.acquire(
@@ -112,7 +110,8 @@ class Indexer:
                 return False
             try:
                 outcome = self._round()
-            except Unusable:  # a damaged index is made anew by the next round
+            except Unusable:
+                # The next round creates a damaged index again.
                 outcome = Round.BUSY
             finally:
                 self._rounds.release()
@@ -125,26 +124,29 @@ class Indexer:
         return False
 
     def close(self) -> None:
-        """Stop, within bounds. The lease needs no release: it is free as soon as this instance is gone."""
+        """Stop the thread, with a time limit. The lease becomes free at the end of the instance."""
         with self._lock:
             self._stop.set()
             self._hint.set()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             self._index.interrupt()
-            thread.join(CLOSE_SECONDS)
+            thread.join(self._store.timing.index_close_seconds)
 
     def _run(self) -> None:
-        failures = idle = 0
-        while not self._stop.wait(GATHER_SECONDS):
+        idle = 0
+        timing = self._store.timing
+        self._backoff.reset()
+        while not self._stop.wait(timing.index_gather_seconds):
             self._hint.clear()
             try:
                 outcome = self._work()
-            except Exception as error:  # noqa: BLE001  (a surprise must not end indexing for good; it is logged)
-                failures = self._failed(error, failures)
+            except Exception as error:  # noqa: BLE001  (an unexpected error is logged and must not end indexing)
+                self._wait_after(error)
                 continue
-            failures = 0
-            if self._hint.wait(IDLE_SECONDS):
+            self._has_failed = False
+            self._backoff.reset()
+            if self._hint.wait(timing.index_idle_seconds):
                 idle = 0
             elif (outcome is Round.DONE or idle >= BUSY_TRIES) and self._leave():
                 return
@@ -154,7 +156,7 @@ class Indexer:
                 self._stop.wait(OTHERS_SECONDS)
 
     def _work(self) -> Round:
-        """Batch after batch, with pauses, until nothing is left."""
+        """Index in batches with pauses until nothing is left."""
         while True:
             began = self._store.clock.monotonic()
             with self._rounds:
@@ -164,42 +166,45 @@ class Indexer:
             self._rest(self._store.clock.monotonic() - began)
 
     def _rest(self, worked: float) -> None:
-        """Leave the disk, the processor and the interpreter to others for a while."""
+        """Pause, so that other threads and processes get the disk and the processor."""
         share = PAUSE_PER_WORK if self._hint.is_set() else 0.25
         self._hint.clear()
         self._stop.wait(min(max(worked * share, 0.002), 1.0))
 
     def _leave(self) -> bool:
-        """End the thread, unless it was woken just now."""
-        self._let_go()
+        """End the thread, unless a wake-up has just arrived. Return whether the thread ends."""
+        self._release_lease()
         with self._lock:
             if self._hint.is_set() and not self._stop.is_set():
                 return False
             self._thread = None
             return True
 
-    def _failed(self, error: Exception, failures: int) -> int:
+    def _wait_after(self, error: Exception) -> None:
+        """Log the first of several failures, and wait."""
         if self._stop.is_set():
-            return failures
-        if failures == 0:
-            said = f"Search cannot go on indexing for now, and will try again: {error}"
-            surprise = not isinstance(error, TenaxError | Trouble | Unusable)
+            return
+        if not self._has_failed:
+            unexpected = not isinstance(error, TenaxError | Trouble | Unusable)
             log.warning(
-                said,
-                exc_info=error if surprise else None,
+                "Cannot update the search index, will retry: %s",
+                error,
+                exc_info=error if unexpected else None,
                 extra={"action": "search_index_failed"},
             )
-        first, longest = BACK_OFF_SECONDS
-        self._stop.wait(min(first * 2**failures, longest))
-        return min(failures + 1, 10)
+        self._has_failed = True
+        self._stop.wait(self._backoff.next_pause())
 
     # -- the lease -------------------------------------------------------------------------------------------
 
     def _holds(self, tx: Tx) -> None:
-        """Raise LeaseLost unless this process still has the lease, inside the transaction that relies on it."""
+        """Raise `LeaseLost` unless the process still has the lease.
+
+        For use inside the transaction protected by the lease.
+        """
         lease = self._lease
         rows = tx.run("fence", {"owner": "", "name": LEASE})
-        if lease is None or not rows or tuple(rows[0]) != (lease.fence, lease.token):
+        if lease is None or not rows or tuple(rows[0]) != (lease.term, lease.token):
             raise LeaseLost("Another process indexes now.")
 
     def _claim(self) -> bool:
@@ -210,7 +215,7 @@ class Indexer:
             if self._lease is not None:
                 self._lease = self._own.renew(self._lease)
             else:
-                # a read; who finds it taken writes nothing
+                # Read first: a process writes nothing if the lease is taken.
                 holder = self._own.holder(LEASE)
                 if holder in {None, self._me}:
                     self._me = self._own.instance
@@ -222,7 +227,7 @@ class Indexer:
         self._renew_at = now + LEASE_SECONDS / 3
         return self._lease is not None
 
-    def _let_go(self) -> None:
+    def _release_lease(self) -> None:
         with self._rounds:
             lease, self._lease = self._lease, None
         if lease is not None:
@@ -230,19 +235,18 @@ class Indexer:
                 self._own.release(lease)
             except TenaxError:
                 log.debug(
-                    "The lease of search was not given back; it runs out by itself."
+                    "The lease of the search index was not released. It will expire."
                 )
 
     # -- a round ---------------------------------------------------------------------------------------------
 
     def _round(self) -> Round:
-        """One batch."""
+        """Index a batch."""
         if not self._claim():
             return Round.BUSY
         if not self._known:
-            self._all.behind(
-                READER, 1
-            )  # from here on the journal keeps its cursors, which an index relies on
+            # Register the reader: an index needs the journal's cursors.
+            self._all.behind(READER, 1)
             self._known = True
         try:
             self._index.prepare(self._holds)
@@ -256,7 +260,7 @@ class Indexer:
         return Round.MORE if moves or more else Round.DONE
 
     def _gather(self) -> list[Move]:
-        """The next facts of those conversations that are behind."""
+        """Return the next facts of the conversations with unread events."""
         moves: list[Move] = []
         docs = size = 0
         for behind in self._all.behind(READER, CONVERSATIONS_PER_BATCH):
@@ -287,14 +291,14 @@ class Indexer:
         docs: list[Doc] = []
         erased: list[int] = []
         to, digest, size = after, start.digest or b"", 0
-        for place, kind, at, body, stamp in rows:
-            to, digest = place & ALL_SEQS, stamp
+        for row_key, kind, at, body, stamp in rows:
+            to, digest = row_key & ALL_SEQS, stamp
             if (
                 body is not None
                 and kind in ROLE_OF
                 and (folded := fold(words_in(kind, body)))
             ):
-                docs.append(Doc(place, at, folded))
+                docs.append(Doc(row_key, at, folded))
                 size += len(folded)
             elif kind == ContentErased.kind and body is not None:
                 erased += [bounds(num)[0] + seq for seq in _seqs(body)]
@@ -302,7 +306,7 @@ class Indexer:
                 break
         return Move(num, behind.user, behind.at, start, anew, to, digest, docs, erased)
 
-    def _facts(self, num: int, start: Position) -> list[Row]:
+    def _facts(self, num: int, start: Position) -> list[SqlRow]:
         low, high = bounds(num)
         where = {
             "low": low + start.seq,
@@ -314,7 +318,7 @@ class Indexer:
 
 
 def _seqs(body: bytes) -> list[int]:
-    """What an erasure names. One that cannot be read is `doctor`'s business."""
+    """Return the seqs of an erasure. `tenax doctor` reports an unreadable erasure."""
     try:
         event = decode(ContentErased.kind, body)
     except StoreDamaged:

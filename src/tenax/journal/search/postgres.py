@@ -1,11 +1,11 @@
-"""The words of a PostgreSQL store, in a table of their own.
+"""The search index of a PostgreSQL store, in a table of the store.
 
-Rows and cursor change in one transaction, so each message is in it exactly once, and what restores the one restores the
-other. It runs on a connection beside the appends, which do not wait for it.
+Rows and cursor change in the same transaction, so a message is indexed exactly once, and a restored backup restores
+both. The index uses a separate connection, so appends do not wait for the index.
 
-A page is looked for among a user's newest messages first, one by one: what is common is found there. What is rare is
-then looked up: pieces of words through pg_trgm, short words and spaceless scripts through an index of their own. A
-server without pg_trgm gives the same answers by reading on.
+A search first scans the newest messages of the user, to find common words. Then the search looks rare words up: parts
+of words through pg_trgm, short words and scripts without spaces through a separate index. A server without pg_trgm
+gives the same results by scanning on.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tenax.errors import TenaxError
-from tenax.journal.place import bounds
+from tenax.journal.row_key import bounds
 from tenax.journal.search.index import (
-    LOOK_SECONDS,
     READER,
     Key,
     Move,
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
 
     from tenax.journal.postgres.store import PostgresStore
     from tenax.journal.search.query import Query
-    from tenax.journal.store import Row, Tx
+    from tenax.journal.store import SqlRow, Tx
 
 __all__ = ["PostgresSearch"]
 
 WINDOWS = (500, 2000)
-"""How many messages are walked before the rest is looked up."""
+"""The sizes of the scans, in messages, before the index is used."""
 LOOKED_UP = 500
 PAGE = 1000
 INDEX_SECONDS = 600
@@ -46,7 +45,7 @@ _NEWEST: Key = (2**63 - 1, 2**63 - 1)
 
 
 class PostgresSearch(SearchIndex):
-    """The index in the database itself."""
+    """The index in the database of the store."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
@@ -62,12 +61,12 @@ class PostgresSearch(SearchIndex):
         ]
 
     def _pieces(self) -> bool:
-        """Whether pieces of words can be looked up."""
+        """Return whether the database can look up parts of words."""
         if not self._has_pieces:
             self._has_pieces = bool(self._store.query("pieces_index")[0][0])
         return self._has_pieces
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- searching -------------------------------------------------------------------------------------------
 
     def ready(self) -> str | None:
         return "table" if self._store.query("reader", name=READER.name) else None
@@ -83,12 +82,12 @@ class PostgresSearch(SearchIndex):
     ) -> Proposed:
         likes = [f"%{_escape(piece)}%" for piece in query.pieces]
         where = {"owner": user, "likes": likes, "keys": list(query.keys)}
-        deadline = self._store.clock.monotonic() + LOOK_SECONDS
+        deadline = self._store.clock.monotonic() + self._store.timing.search_seconds
         found: list[Key] = []
         for rows in self._pages(query, where, num, before or _NEWEST, limit):
             found += [
-                (at, place)
-                for at, place, folded in rows
+                (at, row_key)
+                for at, row_key, folded in rows
                 if folded is not None and query.matches(folded)
             ]
             if len(found) >= limit:
@@ -104,8 +103,8 @@ class PostgresSearch(SearchIndex):
         num: int | None,
         last: Key,
         limit: int,
-    ) -> Iterator[list[Row]]:
-        """Messages that may be meant, newest first, until there are no more."""
+    ) -> Iterator[list[SqlRow]]:
+        """Yield pages of candidate messages, newest first."""
         low, high = bounds(num or 0)
         for page in count():
             name, size, terms = (
@@ -129,7 +128,7 @@ class PostgresSearch(SearchIndex):
     def _look_up(
         self, query: Query, where: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
-        """How the index is asked: through pieces that hold letters if it can be, because they are the rarest."""
+        """Return the statement and parameters of a lookup. Parts of words come first, because parts are the rarest."""
         has_pieces = self._pieces()
         pieces = sorted(
             (like for like in where["likes"] if has_pieces and has_word(like)), key=len
@@ -139,10 +138,7 @@ class PostgresSearch(SearchIndex):
             return "search_by_pieces", {"first": pieces[-1], "second": pieces[0]}
         return ("search_by_keys", {"keys": keys}) if keys else ("search_walk", {})
 
-    def found(self, user: str, places: Sequence[int]) -> list[Row]:
-        return self._store.query("found", owner=user, places=list(places))
-
-    # -- taking in -------------------------------------------------------------------------------------------
+    # -- indexing --------------------------------------------------------------------------------------------
 
     def prepare(self, hold: Callable[[Tx], None]) -> None:
         if self._prepared:
@@ -154,16 +150,14 @@ class PostgresSearch(SearchIndex):
                 try:
                     with self._store.aside(seconds=INDEX_SECONDS) as tx:
                         tx.run(name)
-                except (
-                    TenaxError,
-                    Trouble,
-                ):  # not there, or not allowed: `notes` says so
+                except (TenaxError, Trouble):
+                    # The extension is missing or not allowed. `notes` reports it.
                     break
         self._sweep()
         self._prepared = True
 
     def _sweep(self) -> None:
-        """Forget conversations that were deleted by a process that did not live to say so."""
+        """Forget deleted conversations left in the index because the deleting process died."""
         past = 0
         while page := self._store.query("tombstones_page", past=past, limit=PAGE):
             for (num,) in self._store.query(
@@ -172,28 +166,29 @@ class PostgresSearch(SearchIndex):
                 self._remove(num, None)
             past = page[-1][0]
 
-    def position(self, num: int, was: int) -> Position:  # noqa: ARG002  (the journal's cursor is the truth)
+    def position(self, num: int, was: int) -> Position:  # noqa: ARG002  (only the cursor of the journal counts)
         return Position(was)
 
     def apply(self, moves: Sequence[Move], hold: Callable[[Tx], None]) -> None:
-        """The cursors are locked first and moved last: moving one keeps the appends to its conversation out.
+        """Index the moves. Cursors are locked first and moved last, because a moved cursor blocks appends.
 
-        Both in the order of their numbers, as appends do, so that neither waits for the other in a circle.
+        Both happen in the order of the conversation numbers, as in appends, to avoid a deadlock.
         """
         with self._store.aside() as tx:
             hold(tx)
-            stand = []
+            valid: list[Move] = []
             for move in sorted(moves, key=attrgetter("num")):
-                rows = tx.run("lock_search", {"num": move.num, "reader": READER.name})
-                if rows and rows[0][0] == move.was:
-                    stand.append(move)
-            for move in stand:
+                where = {"num": move.num, "reader": READER.name}
+                for (seq,) in tx.run("lock_search", where):
+                    if seq == move.was:
+                        valid.append(move)
+            for move in valid:
                 gone = set(move.erased)
-                docs = [doc for doc in move.docs if doc.place not in gone]
+                docs = [doc for doc in move.docs if doc.row_key not in gone]
                 if docs:
                     rows = [
                         (
-                            doc.place,
+                            doc.row_key,
                             move.user,
                             doc.folded,
                             " ".join(keys_of(doc.folded)),
@@ -202,8 +197,10 @@ class PostgresSearch(SearchIndex):
                     ]
                     tx.many("put_search_doc", rows)
                 if move.erased:
-                    tx.many("delete_search_doc", [(place,) for place in move.erased])
-            for move in stand:
+                    tx.many(
+                        "delete_search_doc", [(row_key,) for row_key in move.erased]
+                    )
+            for move in valid:
                 tx.run(
                     "advance",
                     {
@@ -214,7 +211,7 @@ class PostgresSearch(SearchIndex):
                     },
                 )
 
-    def tidy(self, *, idle: bool = False) -> bool:  # noqa: ARG002  (the server sees to it)
+    def tidy(self, *, idle: bool = False) -> bool:  # noqa: ARG002  (the server does the maintenance)
         return False
 
     def forget(self, num: int, seqs: Sequence[int] | None) -> bool:
@@ -227,20 +224,20 @@ class PostgresSearch(SearchIndex):
     def _remove(self, num: int, seqs: Sequence[int] | None) -> None:
         low, high = bounds(num)
         with self._store.aside(durable=True) as tx:
-            # What is being taken in has arrived once it is locked.
+            # After this lock no older batch of the conversation is still being indexed.
             tx.run("lock_search", {"num": num, "reader": READER.name})
             if seqs is None:
                 tx.run("delete_search_docs", {"low": low, "high": high})
             elif seqs:
                 tx.many("delete_search_doc", [(low + seq,) for seq in seqs])
 
-    # -- the end ---------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
         self._store.interrupt_aside()
 
     def close(self) -> None:
-        """The store closes its connections."""
+        """Close nothing, because the store closes the connections."""
 
 
 def _escape(piece: str) -> str:

@@ -1,17 +1,17 @@
-"""What a person types into a search, and which texts it finds.
+"""The syntax of a search, and the definition of a match.
 
-One definition for every engine: an index only proposes, `Query.matches` decides. Texts and queries are compared
-folded: without case, without the accents of Latin, Greek and Cyrillic, and with the wide, narrow and joined forms of
-a character made one.
+All engines share the definition: an index only proposes messages, and `Query.matches` decides. Texts and queries are
+folded before the comparison: case and the accents of Latin, Greek and Cyrillic are removed, and wide, narrow and joined
+forms of a character become the same character.
 
-    words            all of them occur, each also inside a longer word: `nal_v2` finds `final_v2`
-    ab, x, C#        one or two characters are found as a word of their own, not inside others
-    喜欢, 猫, 🙂      of any length, anywhere: these scripts put no spaces between words
-    "two words"      these words as whole words, one after the other
-    deploy*          words that begin so
+    words            every word occurs, also inside longer words: `nal_v2` finds `final_v2`
+    ab, x, C#        one or two characters match whole words only
+    喜欢, 猫, 🙂      any length, anywhere: scripts without spaces between words
+    "two words"      the whole words in sequence
+    deploy*          words starting with `deploy`
 
-Which characters make a word stands here and not in the language's tables: what an index was fed has to be told again,
-character for character, when it is taken out, perhaps by another version of Python.
+The characters of words are listed here and not taken from Python's tables. To remove a text, an index needs exactly the
+characters of the insertion, perhaps from another version of Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenax.errors import InvalidInput
-from tenax.parts import NO_TEXT
+from tenax.text import is_storable, make_storable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ __all__ = ["Query", "fold", "has_word", "keys_of", "parse", "snippet", "trigrams
 CHARS_MAX = 1000
 TERMS_MAX = 32
 GRAM = 3
-"""A piece of a word that has at least this many characters is looked up by its trigrams."""
+"""The minimum length of a part of a word for a lookup by trigrams."""
 
 SNIPPET_CHARS = 160
 _SNIPPET_LEAD = 50
@@ -43,13 +43,13 @@ _LETTERS = (
     "\u1800-\u1fff\u2071\u207f\u2090-\u209c\u2100-\u218f\u2c00-\u2dff\ua000-\ua95f\ua980-\uabff\ufb00-\ufdff"
     "\ufe70-\ufefe\U00010000-\U0001afef\U0001b170-\U0001efff"
 )
-"""Characters of words that stand between spaces."""
+"""Characters of scripts with spaces between words."""
 _SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2600-\u27bf\u2e80-\u2fdf\u3005-\u3007\u3040-\u4dbf"
     "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U0001aff0-\U0001b16f\U0001f000-\U0001faff"
     "\U00020000-\U0003ffff"
 )
-"""Characters of scripts that are written without spaces (and Korean, whose particles hang on the word), and emoji."""
+"""Characters of scripts without spaces between words, of Korean (particles are joined to words), and emoji."""
 
 _WORDS = re.compile(f"[{_LETTERS}]+|[{_SPACELESS}]+")
 _SHORT_ASCII = re.compile(r"\b[0-9a-z]{1,2}\b", re.ASCII)
@@ -62,16 +62,17 @@ _PIECES = re.compile(r'"([^"]*)"?|([^\s"]+)')
 
 
 def fold(text: str) -> str:
-    """The text as it is compared."""
+    """Return the folded form of a text."""
     if text.isascii():
         return text.lower().replace("\x00", " ")
-    plain = _MARKS.sub("", unicodedata.normalize("NFKD", NO_TEXT.sub(" ", text)))
+    plain = _MARKS.sub("", unicodedata.normalize("NFKD", make_storable(text, " ")))
     return unicodedata.normalize("NFC", plain).casefold()
 
 
 def keys_of(folded: str) -> list[str]:
-    """What an index holds of a folded text beside its trigrams: short words, and one and two spaceless characters."""
-    if folded.isascii():  # most texts, and thrice as fast
+    """Return the keys of a folded text: short words, and single characters and pairs of scripts without spaces."""
+    # Most texts are ASCII, and the pattern for ASCII is three times as fast.
+    if folded.isascii():
         return list(dict.fromkeys(_SHORT_ASCII.findall(folded.replace("_", " "))))
     found: dict[str, None] = {}
     for word in _WORDS.findall(folded):
@@ -84,18 +85,18 @@ def keys_of(folded: str) -> list[str]:
 
 
 def trigrams(pieces: Iterable[str]) -> list[str]:
-    """Every three characters in a row of these pieces, once."""
+    """Return the distinct trigrams of the pieces."""
     return list(
         dict.fromkeys(
-            each[at : at + GRAM]
-            for each in pieces
-            for at in range(len(each) - GRAM + 1)
+            piece[at : at + GRAM]
+            for piece in pieces
+            for at in range(len(piece) - GRAM + 1)
         )
     )
 
 
 def has_word(piece: str) -> bool:
-    """Whether three letters in a row stand in it: what an index of letters can look up."""
+    """Return whether a piece has three letters in a row, so that an index of letters can look the piece up."""
     return any(
         len(word) >= GRAM and not _IS_SPACELESS.match(word)
         for word in _WORDS.findall(piece)
@@ -103,15 +104,15 @@ def has_word(piece: str) -> bool:
 
 
 class Query(NamedTuple):
-    """A parsed query. A text that it finds holds every piece and every key; `tests` say the rest."""
+    """A parsed query. A matching text contains every piece and every key and passes every test."""
 
     pieces: tuple[str, ...]
-    """Strings of three characters or more that occur somewhere."""
+    """Strings of at least three characters, anywhere in the text."""
     keys: tuple[str, ...]
-    """Of `keys_of` the text."""
+    """Elements of `keys_of` the text."""
     tests: tuple[re.Pattern[str], ...]
     implied: tuple[str, ...] = ()
-    """Keys that the pieces hold, for an index that has no trigrams of them."""
+    """Keys contained in the pieces, for an index without trigrams of the pieces."""
 
     def matches(self, folded: str) -> bool:
         return all(piece in folded for piece in self.pieces) and all(
@@ -119,7 +120,7 @@ class Query(NamedTuple):
         )
 
     def first(self, folded: str) -> int:
-        """Where the first of its words stands in a text that it finds."""
+        """Return the position of the first match in a matching text."""
         return min(
             (found.start() for test in self.tests if (found := test.search(folded))),
             default=0,
@@ -127,14 +128,14 @@ class Query(NamedTuple):
 
 
 def parse(words: object) -> Query:
-    """What these words ask for. Raises InvalidInput; whatever is typed is looked for, never obeyed."""
+    """Parse the words of a search. Raises `InvalidInput`. No input is ever passed on as an operator of an engine."""
     if not isinstance(words, str):
-        raise InvalidInput(f"A search is for words, not for {type(words).__name__}.")
+        raise InvalidInput(f"`words` must be a str, not {type(words).__name__}.")
     if len(words) > CHARS_MAX:
         raise InvalidInput(
             f"A search takes at most {CHARS_MAX:,} characters, not {len(words):,}."
         )
-    if NO_TEXT.search(words):
+    if not is_storable(words):
         raise InvalidInput(
             "The words hold a NUL or half of a surrogate pair, which is no text."
         )
@@ -145,7 +146,7 @@ def parse(words: object) -> Query:
     ]
     if not terms:
         raise InvalidInput(
-            "There is nothing to search for in this.",
+            "The search contains no word.",
             hint="give a word, or a part of one",
         )
     if len(terms) > TERMS_MAX:
@@ -162,7 +163,7 @@ def parse(words: object) -> Query:
 
 
 def _word(word: str) -> Query | None:
-    """A word as typed; None if there is nothing in it to look for."""
+    """Parse a word. Return `None` for a word without searchable characters."""
     begins = word.endswith("*")
     folded = fold(word.rstrip("*") if begins else word)
     if not folded:
@@ -170,7 +171,7 @@ def _word(word: str) -> Query | None:
     starts_with_letter = _IS_LETTER.match(folded) is not None
     if begins and starts_with_letter and len(folded) < GRAM:
         raise InvalidInput(
-            f"{word} is too short: the beginning of a word has at least {GRAM} characters.",
+            f"{word} is too short: the start of a word needs at least {GRAM} characters.",
             hint="type more of the word",
         )
     exact = re.escape(folded)
@@ -190,7 +191,7 @@ def _word(word: str) -> Query | None:
 
 
 def _phrase(phrase: str) -> Query | None:
-    """Whole words, one after the other, whatever stands between them."""
+    """Parse a phrase: whole words in sequence, with any separators in between."""
     tokens = _WORDS.findall(fold(phrase))
     if not tokens:
         return None
@@ -198,21 +199,21 @@ def _phrase(phrase: str) -> Query | None:
     for left, right in pairwise(tokens):
         gap = "+" if _IS_LETTER.match(left) and _IS_LETTER.match(right) else "*"
         test += f"{_BETWEEN}{gap}{re.escape(right)}"
-    long = [each for each in tokens if len(each) >= GRAM]
-    short = [each for each in tokens if len(each) < GRAM]
-    implied = [key for each in long for key in _spaceless_keys(each)]
+    long = [token for token in tokens if len(token) >= GRAM]
+    short = [token for token in tokens if len(token) < GRAM]
+    implied = [key for token in long for key in _spaceless_keys(token)]
     bounded = re.compile(_bounded(tokens[0][0] + tokens[-1][-1], test))
     return Query(tuple(long), tuple(short), (bounded,), tuple(implied))
 
 
 def _bounded(ends: str, test: str) -> str:
-    """No letter may touch a letter at either end."""
+    """Add tests that no letter adjoins a letter at either end."""
     before = _BEFORE if _IS_LETTER.match(ends[0]) else ""
     return before + test + (_AFTER if _IS_LETTER.match(ends[-1]) else "")
 
 
 def _spaceless_keys(folded: str) -> tuple[str, ...]:
-    """The longest keys of the spaceless runs in a piece of a query."""
+    """Return the longest keys of the runs without spaces in a piece of a query."""
     keys: list[str] = []
     for run in _WORDS.findall(folded):
         if _IS_SPACELESS.match(run):
@@ -225,9 +226,10 @@ def _spaceless_keys(folded: str) -> tuple[str, ...]:
 
 
 def snippet(text: str, folded: str, query: Query) -> str:
-    """About 160 characters of the text around the first of the words, in one line and without any markup."""
+    """Return about 160 characters of the text around the first match, on a single line."""
     at = query.first(folded)
-    if len(text) != len(folded):  # folding joined or parted characters before it
+    # Folding may have joined or split characters before the match.
+    if len(text) != len(folded):
         at = bisect_left(range(len(text)), at, key=lambda end: len(fold(text[:end])))
     start = max(0, at - _SNIPPET_LEAD)
     found = " ".join(text[start : start + 3 * SNIPPET_CHARS].split())

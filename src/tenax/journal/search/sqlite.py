@@ -1,14 +1,15 @@
-"""The words of a SQLite store, in a file of their own beside it: `-search`.
+"""The search index of a SQLite store, in a separate file beside the store: `-search`.
 
-The file holds how far it is in each conversation in the same transaction as the words, so each message is in it exactly
-once. It can be deleted or damaged at any time: who has the lease makes it anew, sets the journal's cursors back, and
-all is indexed again. The journal never waits for it, and holds nothing of it but the cursors.
+The file stores the position in every conversation in the same transaction as the words, so a message is indexed exactly
+once. The file can be deleted or damaged at any time: the process with the lease creates the file again, moves the
+journal's cursors back, and indexes everything again. The journal never waits for the index, and stores only the
+cursors.
 
-A process that was killed may leave the file ahead of the journal's cursor, never behind it; a power loss may leave it
-behind. So at the first use in each life of the store the cursors are compared with the file.
+A killed process can leave the file ahead of the journal's cursor, never behind. A power loss can leave the file behind.
+So the cursors are compared with the file at the first use in every incarnation of the store.
 
-Forgetting deletes the text and marks its trigrams as gone. They stay in the index's older pages, each by itself, until
-those are merged, which is begun at once and finished in the background.
+Forgetting deletes the text and marks the trigrams as deleted. Single trigrams stay in older pages of the index until a
+merge of the pages. The merge starts at once and ends in the background.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ import json
 import os
 import threading
 import uuid
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apsw
 
 from tenax.journal import guard
-from tenax.journal.place import SEQ_BITS, bounds
+from tenax.journal.row_key import SEQ_BITS, bounds
 from tenax.journal.schema import named
 from tenax.journal.search.index import (
-    LOOK_SECONDS,
     READER,
     Position,
     Proposed,
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
 
     from tenax.journal.search.index import Doc, Key, Move
     from tenax.journal.search.query import Query
-    from tenax.journal.store import Row, Store, Tx
+    from tenax.journal.store import SqlRow, Store, Tx
 
 __all__ = ["SqliteSearch"]
 
 APPLICATION_ID = 0x546E7857  # "TnxW"
 VERSION = 1
-"""Moves when the file or what is folded into it changes. An older file is made anew; a newer one is left alone."""
+"""The version of the file and of the folding. An older file is created again, a newer file is not touched."""
 UNIT_BITS = 6
 GRAMS_MAX = 48
 BUSY_MS = 5000
@@ -57,16 +58,17 @@ READERS_MAX = 4
 FORGET_PER_STEP = 500
 VACUUM_PAGES = 2000
 MERGE_AFTER, MERGE_SHARE = 20_000, 5
-"""When so many messages have come, or a fifth of all, the index is merged while nothing else is to do: each of its
-segments costs every search a little."""
+"""After this many new messages, or a fifth of all messages, an idle index is merged, because every segment slows every
+search a little.
+"""
 LOOK_AT_ONCE = 500
 PAGE = 1000
 SET_BACK_AT_ONCE = 100
-"""Appends wait for this many."""
+"""The largest number of cursors moved back in a transaction. Appends wait for the transaction."""
 _OWNER, _CONVERSATION = (0xE000, 12), (0xF0000, 15)
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError)
 _NOT_OURS = (apsw.ConstraintError, apsw.SQLError)
-"""While writing, these say that the file does not hold what we put there. While reading, a query may be to blame."""
+"""Errors of a write into a file with foreign content. During a read, the query may be the cause."""
 _MERGE, _MERGE_GRAMS, _MERGE_KEYS, _GIVE_ROOM_BACK, _EMPTY_LOG, _CHORES = (
     1,
     2,
@@ -75,19 +77,19 @@ _MERGE, _MERGE_GRAMS, _MERGE_KEYS, _GIVE_ROOM_BACK, _EMPTY_LOG, _CHORES = (
     5,
     6,
 )
-"""What is to be done after something was forgotten, one after the other."""
+"""The steps of the maintenance after a message was forgotten, in order."""
 _SQL = named("words.sql")
 
 
 class SqliteSearch(SearchIndex):
-    """The index in a file, or in memory where there is none."""
+    """The index in a file, or in memory for a store without a file."""
 
     def __init__(self, store: Store, path: Path | None) -> None:
         self._store = store
         self._file = _File(path)
         self._swept = False
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- searching -------------------------------------------------------------------------------------------
 
     def ready(self) -> str | None:
         with self._file.reading() as db:
@@ -108,12 +110,12 @@ class SqliteSearch(SearchIndex):
                 return Proposed([])
             ((owner,),) = known
             low, high = (0, 2**63 - 1) if num is None else bounds(num)
-            deadline = self._store.clock.monotonic() + LOOK_SECONDS
+            deadline = self._store.clock.monotonic() + self._store.timing.search_seconds
 
-            def meant(doc: int, at: int, place: int, whose: int) -> bool:
-                # no text can pass for a scope
-                ours = whose == owner and low <= place <= high
-                if not ours or (before is not None and (at, place) >= before):
+            def meant(doc: int, at: int, row_key: int, whose: int) -> bool:
+                # Check the scope again, because text could contain the characters of a scope.
+                ours = whose == owner and low <= row_key <= high
+                if not ours or (before is not None and (at, row_key) >= before):
                     return False
                 return query.matches(_run(db, "folded", {"id": doc})[0][0])
 
@@ -128,10 +130,7 @@ class SqliteSearch(SearchIndex):
                 lambda: self._store.clock.monotonic() < deadline,
             )
 
-    def found(self, user: str, places: Sequence[int]) -> list[Row]:
-        return self._store.query("found", owner=user, places=json.dumps(list(places)))
-
-    # -- taking in -------------------------------------------------------------------------------------------
+    # -- indexing --------------------------------------------------------------------------------------------
 
     def prepare(self, hold: Callable[[Tx], None]) -> None:
         with self._file.writing(create=True) as db:
@@ -146,7 +145,7 @@ class SqliteSearch(SearchIndex):
                 _run(db, "set_life", {"life": self._store.incarnation})
 
     def _compare_cursors(self, hold: Callable[[Tx], None]) -> None:
-        """Set the journal's cursors back to where this file is, in every conversation in which it is behind them."""
+        """Move the journal's cursors back to the positions of the file, wherever the file is behind."""
         past = 0
         while page := self._store.query(
             "cursors_page", reader=READER.name, past=past, limit=PAGE
@@ -172,27 +171,27 @@ class SqliteSearch(SearchIndex):
             past = page[-1][0]
 
     def _sweep(self) -> None:
-        """Forget conversations that were deleted by a process that did not live to say so."""
+        """Forget deleted conversations left in the index because the deleting process died."""
         past = 0
         while page := self._store.query("tombstones_page", past=past, limit=PAGE):
             with self._file.writing() as db:
-                left = _run(
+                indexed = _run(
                     db, "have_docs", {"nums": json.dumps([num for (num,) in page])}
                 )
-            for (num,) in left:
+            for (num,) in indexed:
                 self._remove(num, None)
             past = page[-1][0]
         self._swept = True
 
-    def position(self, num: int, was: int) -> Position:  # noqa: ARG002  (the truth is in this file)
+    def position(self, num: int, was: int) -> Position:  # noqa: ARG002  (only the position in the file counts)
         with self._file.writing() as db:
             return _position(db, num)
 
     def apply(self, moves: Sequence[Move], hold: Callable[[Tx], None]) -> None:
         with self._file.writing() as db:
             with _changing(db):
-                done = [move for move in moves if _begin(db, move)]
-                _put(db, done)
+                done = [move for move in moves if _begin_move(db, move)]
+                _insert_docs(db, done)
             self._file.check_there()
         with self._store.transaction(durable=False) as tx:
             hold(tx)
@@ -217,11 +216,11 @@ class SqliteSearch(SearchIndex):
             with self._file.writing() as db:
                 return self._file.in_memory or _empty_log(db)
         except Unusable:
-            # A damaged file is made anew, but not before somebody indexes. Until then the text would stand in it.
+            # A damaged file is created again only by an indexing process. Until then the file would keep the text.
             return self._file.damaged and self._file.discard()
 
     def _remove(self, num: int, seqs: Sequence[int] | None) -> None:
-        """The text goes at once; what is being read of this conversation meanwhile is not taken in."""
+        """Delete the text at once. A batch of the conversation read in the meantime is not indexed."""
         low, high = bounds(num)
         spans = (
             [(low, high)] if seqs is None else [(low + seq, low + seq) for seq in seqs]
@@ -248,7 +247,7 @@ class SqliteSearch(SearchIndex):
 
     @staticmethod
     def _do(db: apsw.Connection, chore: int) -> bool:
-        """A step of a chore. True if it is done. Each is small, because who indexes or forgets meanwhile waits for it."""
+        """Do a small step of a chore. Return `True` if the chore is done. Indexing and forgetting wait for the step."""
         if chore == _MERGE:
             with _changing(db):
                 _run(db, "begin_merging_grams")
@@ -257,13 +256,13 @@ class SqliteSearch(SearchIndex):
         if chore in {_MERGE_GRAMS, _MERGE_KEYS}:
             before = db.total_changes()
             _run(db, "merge_grams" if chore == _MERGE_GRAMS else "merge_keys")
-            return db.total_changes() - before < 2  # noqa: PLR2004  (FTS5's way to say that there was nothing to do)
+            return db.total_changes() - before < 2  # noqa: PLR2004  (FTS5 reports fewer than 2 changes if nothing was left)
         if chore == _GIVE_ROOM_BACK:
             db.execute(f"pragma incremental_vacuum({VACUUM_PAGES})").fetchall()
             return not db.pragma("freelist_count")
         return _empty_log(db)
 
-    # -- the end ---------------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
         self._file.interrupt()
@@ -273,8 +272,9 @@ class SqliteSearch(SearchIndex):
 
 
 class _File:
-    """The connections to the file: one that writes, a few that read. Whether it is still the same file is looked at
-    before each use, because another process may have made it anew.
+    """The connections to the file: a connection for writing, a few for reading.
+
+    Every use first checks that the file is still the same, because another process may have created the file again.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -286,7 +286,7 @@ class _File:
         self._writer: apsw.Connection | None = None
         self._writes_to: _Identity = None
         self._idle: list[tuple[apsw.Connection, _Identity]] = []
-        # of those: who reads does not wait for who writes
+        # The lock of `_idle`: a reader does not wait for the writer.
         self._shelf = threading.Lock()
         self._closed = False
         if path is not None:
@@ -296,7 +296,7 @@ class _File:
         return self.in_memory or self._identity() is not None
 
     def check_there(self) -> None:
-        """Raise Unusable if what was just written went into a file that has been replaced."""
+        """Raise `Unusable` if the last write went into a replaced file."""
         if self._identity() != self._writes_to:
             raise Unusable("The search file was replaced.")
 
@@ -349,7 +349,7 @@ class _File:
 
     @contextlib.contextmanager
     def writing(self, *, create: bool = False) -> Iterator[apsw.Connection]:
-        """The one connection that writes. `create` makes the file, or makes it anew if it is old or damaged."""
+        """Lock and return the write connection. `create` creates a missing, old or damaged file."""
         with self._lock:
             try:
                 yield self._open_writer(create=create)
@@ -403,7 +403,7 @@ class _File:
         connection.pragma("secure_delete", "on")
         connection.pragma("temp_store", "memory")
         connection.pragma("cache_size", -CACHE_KIB)
-        # a process that ends waits for nothing
+        # An ending process does not wait for a checkpoint.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return connection
 
@@ -424,23 +424,23 @@ class _File:
         )
 
     def _mark(self) -> None:
-        """Let other processes know, if the file can still be written to."""
+        """Tell other processes about the damage, if the file is still writable."""
         with contextlib.suppress(apsw.Error):
             connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
             connection.pragma("user_version", 0)
             _shut(connection)
 
     def discard(self) -> bool:
-        """Remove a file that cannot be repaired. Whoever indexes next makes another."""
+        """Remove a damaged file. The next indexing process creates a new file."""
         with self._lock:
             self._unlink()
         return True
 
     def _unlink(self) -> None:
-        """The file goes before its log: a log without its file is thrown away by SQLite, never applied to another."""
-        self._let_go()
-        for each in ("", "-wal", "-shm"):
-            Path(f"{self._path}{each}").unlink(missing_ok=True)
+        """Remove the file before its log: SQLite discards a log without a file and never applies it to another file."""
+        self._close_connections()
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
         self.damaged = False
 
     def _identity(self) -> _Identity:
@@ -467,9 +467,9 @@ class _File:
             return
         with self._lock:
             self._closed = True
-            self._let_go()
+            self._close_connections()
 
-    def _let_go(self) -> None:
+    def _close_connections(self) -> None:
         self._drop_writer()
         with self._shelf:
             idle, self._idle = self._idle, []
@@ -510,19 +510,21 @@ def _newest(
     drift: int,
     in_time: Callable[[], bool],
 ) -> Proposed:
-    """The newest of these. What comes after a row is not newer than its id says, but may be newer than the row.
+    """Return the newest matching rows. Rows arrive by id, and a later row may be newer by up to `drift` ids.
 
-    So a page is never left with its hits in hand, nor so early that the next one would begin where this one did.
+    So the loop continues past the limit until no later row can be newer. The loop never stops so early that the next
+    page would start at the same position.
     """
     found: list[Key] = []
     first = enough = -1
     upto = None
     with contextlib.closing(rows):
-        for n, (doc, at, place, whose) in enumerate(rows):
+        for n, (doc, at, row_key, whose) in enumerate(rows):
             first = max(first, doc)
             if doc < enough:
                 break
-            below = first - doc > drift + 1  # the next page would begin below this one
+            # The next page would start below this page.
+            below = first - doc > drift + 1
             if (
                 n % LOOK_AT_ONCE == LOOK_AT_ONCE - 1
                 and enough < 0
@@ -531,8 +533,10 @@ def _newest(
             ):
                 upto = (doc + 1) << UNIT_BITS, 0
                 break
-            if (enough < 0 or (at, place) > found[-1]) and meant(doc, at, place, whose):
-                found.append((at, place))
+            if (enough < 0 or (at, row_key) > found[-1]) and meant(
+                doc, at, row_key, whose
+            ):
+                found.append((at, row_key))
                 if len(found) >= limit:
                     found.sort(reverse=True)
                     del found[limit:]
@@ -545,28 +549,28 @@ def _position(db: apsw.Connection, num: int) -> Position:
     return Position(*rows[0]) if rows else Position(0, b"")
 
 
-def _begin(db: apsw.Connection, move: Move) -> bool:
-    """False if something was forgotten or indexed here since the move was read; it is then read again."""
+def _begin_move(db: apsw.Connection, move: Move) -> bool:
+    """Start a move. Return `False` if the position has changed since the read; the move is then read again."""
     if _position(db, move.num) != move.start:
         return False
     while move.anew and _drop(db, *bounds(move.num), PAGE):
         pass
-    for place in move.erased:
-        _drop(db, place, place, 1)
+    for row_key in move.erased:
+        _drop(db, row_key, row_key, 1)
     _run(db, "set_position", {"num": move.num, "seq": move.to, "digest": move.digest})
     return True
 
 
-def _put(db: apsw.Connection, moves: Sequence[Move]) -> None:
-    """Put the docs of these moves in, oldest first: FTS5 writes a segment whenever an id is not above the last."""
-    gone = {place for move in moves for place in move.erased}
+def _insert_docs(db: apsw.Connection, moves: Sequence[Move]) -> None:
+    """Insert the docs of the moves, oldest first: FTS5 writes a new segment whenever an id is not above the last id."""
+    gone = {row_key for move in moves for row_key in move.erased}
     docs = [
         (_slot(doc.at), doc, move.user)
         for move in moves
         for doc in move.docs
-        if doc.place not in gone
+        if doc.row_key not in gone
     ]
-    docs.sort(key=lambda each: each[0])
+    docs.sort(key=itemgetter(0))
     owners: dict[str, int] = {}
     rows: list[tuple[int, int, Doc]] = []
     last = drift = -1
@@ -581,14 +585,14 @@ def _put(db: apsw.Connection, moves: Sequence[Move]) -> None:
         rows.append((last, owners[user], doc))
     db.executemany(
         _SQL["put_doc"],
-        [(new, doc.place, doc.at, owner, doc.folded) for new, owner, doc in rows],
+        [(new, doc.row_key, doc.at, owner, doc.folded) for new, owner, doc in rows],
     )
     db.executemany(
         _SQL["put_grams"],
-        [(new, *_scopes(owner, doc.place), doc.folded) for new, owner, doc in rows],
+        [(new, *_scopes(owner, doc.row_key), doc.folded) for new, owner, doc in rows],
     )
     keys = [
-        (new, *_scopes(owner, doc.place), " ".join(keys_of(doc.folded)))
+        (new, *_scopes(owner, doc.row_key), " ".join(keys_of(doc.folded)))
         for new, owner, doc in rows
     ]
     db.executemany(_SQL["put_keys"], keys)
@@ -596,10 +600,10 @@ def _put(db: apsw.Connection, moves: Sequence[Move]) -> None:
 
 
 def _free_id(db: apsw.Connection, first: int) -> int:
-    """A free id, the first or not far above: the strides grow while ids are taken, and then halve back."""
+    """Return a free id at or above `first`, found by growing strides and then by bisection."""
 
-    def taken(each: int) -> bool:
-        return bool(db.execute(_SQL["taken"], (each,)).fetchall())
+    def taken(doc: int) -> bool:
+        return bool(db.execute(_SQL["taken"], (doc,)).fetchall())
 
     if not taken(first):
         return first
@@ -614,12 +618,13 @@ def _free_id(db: apsw.Connection, first: int) -> int:
 
 
 def _drop(db: apsw.Connection, low: int, high: int, limit: int) -> int:
-    """Take the docs between two places out, or some of them. How many."""
+    """Remove at most `limit` docs between two row keys. Return the number of removed docs."""
     rows = _run(db, "docs_between", {"low": low, "high": high, "limit": limit})
-    for doc, place, owner, folded in rows:
-        db.execute(_SQL["drop_grams"], (doc, *_scopes(owner, place), folded))
+    for doc, row_key, owner, folded in rows:
+        db.execute(_SQL["drop_grams"], (doc, *_scopes(owner, row_key), folded))
         db.execute(
-            _SQL["drop_keys"], (doc, *_scopes(owner, place), " ".join(keys_of(folded)))
+            _SQL["drop_keys"],
+            (doc, *_scopes(owner, row_key), " ".join(keys_of(folded))),
         )
         db.execute(_SQL["drop_doc"], (doc,))
     if rows:
@@ -628,7 +633,7 @@ def _drop(db: apsw.Connection, low: int, high: int, limit: int) -> int:
 
 
 def _empty_log(db: apsw.Connection) -> bool:
-    """Copy the log back and cut it off, so that no older copy of a page is left in it. False while others read."""
+    """Copy the log back and truncate it, so that no older copy of a page is left. Return `False` while others read."""
     try:
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.BusyError:
@@ -640,13 +645,13 @@ def _slot(at: int) -> int:
     return max(at, 0) >> UNIT_BITS
 
 
-def _scopes(owner: int, place: int) -> tuple[str, str]:
-    return _scope(_OWNER, owner), _scope(_CONVERSATION, place >> SEQ_BITS)
+def _scopes(owner: int, row_key: int) -> tuple[str, str]:
+    return _scope(_OWNER, owner), _scope(_CONVERSATION, row_key >> SEQ_BITS)
 
 
 @functools.lru_cache(maxsize=4096)
 def _scope(alphabet: tuple[int, int], number: int) -> str:
-    """A number as three characters for private use."""
+    """Return a number as three private-use characters."""
     first, bits = alphabet
     mask = (1 << bits) - 1
     return "".join(
@@ -655,19 +660,19 @@ def _scope(alphabet: tuple[int, int], number: int) -> str:
 
 
 def _all_of(tokens: Sequence[str]) -> str:
-    """An FTS5 query. In quotes nothing has a meaning but the quote."""
+    """Return an FTS5 query for all tokens. Inside quotes only the quote is special."""
     return " AND ".join('"' + token.replace('"', '""') + '"' for token in tokens)
 
 
 def _run(
     db: apsw.Connection, name: str, params: dict[str, Any] | None = None
-) -> list[Row]:
+) -> list[SqlRow]:
     return db.execute(_SQL[name], params or {}).fetchall()
 
 
 @contextlib.contextmanager
 def _changing(db: apsw.Connection) -> Iterator[None]:
-    """A transaction that waits for its turn at its beginning, not in its midst."""
+    """Open a transaction with the write lock from the start, not from the first write."""
     db.execute("begin immediate")
     try:
         yield

@@ -1,17 +1,18 @@
-"""One conversation, proved from its events.
+"""Checks one conversation against its events.
 
-The chain is derived again, every body is read as its kind, and the full fold is compared with what the engine keeps.
-It is read in pages, each a read of its own, while others may write: the events up to a head never change (but for
-erasure, which leaves its own fact), so what is compared is the fold up to the head that was seen. Index rows are read
-after that head; when the conversation has moved meanwhile, the fold goes on to the new head and they are read again,
-and only what is wrong each time is reported.
+`Proof` computes the chain of digests again, decodes every body, and compares the derived index with the tables of the
+engine. `Proof` reads pages, each in a transaction of its own, and other processes may write meanwhile. Events up to the head
+never change (except by an erasure, which appends a fact), so the fold goes up to the head of the first read. The
+index rows come later. If the conversation has grown meanwhile, the fold continues to the new head, `Proof` reads the index
+rows again, and reports only the differences of every pass.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,20 +26,20 @@ from tenax.events import (
     Unknown,
     decode,
 )
-from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.plan import chain, inner_hash, named_in
 from tenax.journal.row_index import INDEX_VERSION, HeadState
-from tenax.journal.verify.derive import Derived, stand_in
+from tenax.journal.row_key import ALL_SEQS, bounds
+from tenax.journal.verify.derive import Derived, FactRow, stand_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from tenax.journal.store import Row, Store, Tx
+    from tenax.journal.store import SqlRow, Store, Tx
 
 __all__ = ["PER_CONVERSATION_MAX", "Proof", "prove_range", "prove_tail"]
 
 PER_CONVERSATION_MAX = 50
-"""Findings of one sort that are kept for one conversation. More would say no more."""
+"""Largest number of findings in a list for a conversation."""
 PASSES_MAX = 4
 _PAGE = 1000
 _PAGE_BYTES = 4 * 1024 * 1024
@@ -46,7 +47,7 @@ _LISTED_WITHIN_US = 1_000_000
 _HASH_CHARS = 64
 
 Finding = tuple[int | None, str]
-"""A seq, where there is one, and a sentence."""
+"""A seq or `None`, and a sentence for a person."""
 
 
 _LIST = ("source", "origin", "title", "pinned", "archived", "opened_at", "updated_at")
@@ -54,24 +55,8 @@ _FOLDED = ("facts", "turns", "due", "revision", "epoch", "digest", "run", "conte
            "stretch_messages", "stretch_from", "stretch_covers")  # fmt: skip
 
 
-class _Fact(NamedTuple):
-    """A row of `events`."""
-
-    place: int
-    kind: str
-    at: int
-    run: str | None
-    first: int | None
-    waiting: int | None
-    append_id: bytes | None
-    salt: bytes | None
-    body_hash: bytes | None
-    digest: bytes
-    body: bytes | None
-
-
 class _Findings(list[Finding]):
-    """A bounded list of what is wrong."""
+    """A bounded list of problems."""
 
     def say(self, seq: int | None, what: str) -> None:
         if len(self) < PER_CONVERSATION_MAX:
@@ -79,7 +64,7 @@ class _Findings(list[Finding]):
 
 
 class Proof:
-    """A conversation that is proved. `step` is told how many numbers further it is, as it goes."""
+    """The check of a conversation. `step` receives the number of newly checked seqs from time to time."""
 
     def __init__(
         self,
@@ -97,11 +82,11 @@ class Proof:
         self._step = step
         self._derived = Derived(user, conversation)
         self._events = _Findings()
-        """What is wrong with the events themselves. It stays so, whatever is written meanwhile."""
+        """Problems of the events themselves. Later writes do not change these problems."""
         self._foldable = True
         self._links: tuple[bytes, ...] = (bytes(32),)
         self._last = 0
-        self._last_fact: _Fact | None = None
+        self._last_fact: FactRow | None = None
         self._opened: tuple[int, ConversationOpened] | None = None
         self._holes: list[tuple[int, int]] = []
         self._append_ids: set[bytes] = set()
@@ -112,11 +97,11 @@ class Proof:
         self.facts = 0
         self.partials = 0
         self.stale = False
-        """Its index was made by another version, and is made anew when it is next written."""
+        """Whether another version wrote the index. The next append rebuilds the index."""
 
     def run(self) -> list[Finding]:
-        """Everything that is wrong. Nothing, if it was deleted meanwhile."""
-        shaky: list[Finding] | None = None
+        """Return all problems, or none if the conversation was deleted meanwhile."""
+        unsure: list[Finding] | None = None
         exact = _Findings()
         for _ in range(PASSES_MAX):
             stored = self._last_stored()
@@ -126,87 +111,90 @@ class Proof:
             head, listed = found
             if head is None:
                 return [(None, "It has no head row, so nothing can be appended to it.")]
-            self._read(max(head.head, stored))
+            self._check_events(max(head.head, stored))
             exact = self._compare_head(head, listed, stored)
             now = self._compare_index(head)
-            shaky = now if shaky is None else [each for each in shaky if each in now]
+            if unsure is None:
+                unsure = now
+            else:
+                unsure = [finding for finding in unsure if finding in now]
             after = self._head()
             if after is None:
                 return []
-            if (after[0] and after[0].facts == head.facts) or not (shaky or exact):
+            unmoved = after[0] is not None and after[0].facts == head.facts
+            if unmoved or not (unsure or exact):
                 break
-        return [*self._events, *exact, *(shaky or ())]
+        return [*self._events, *exact, *(unsure or ())]
 
     def _head(self) -> tuple[HeadState | None, dict[str, Any]] | None:
-        """The head row, if there is one, and the list columns, as they stand in one moment."""
+        """Return the head row, or `None` without a head row, and the list columns, from a single read.
+
+        Return `None` if the conversation is deleted.
+        """
         rows = self._query("prove_head", num=self._num)
         if not rows:
             return None
-        columns, listed = (
-            rows[0][: -len(_LIST)],
-            dict(zip(_LIST, rows[0][-len(_LIST) :], strict=True)),
-        )
-        return None if columns[0] is None else HeadState(
-            self._num, self._id, self._user, *columns
-        ), listed
+        columns = rows[0][: -len(_LIST)]
+        listed = dict(zip(_LIST, rows[0][-len(_LIST) :], strict=True))
+        if columns[0] is None:
+            return None, listed
+        return HeadState(self._num, self._id, self._user, *columns), listed
 
     def _last_stored(self) -> int:
-        """The last seq that there is. Asked for before the head, it can never be larger."""
-        found = [
-            self._query(name, low=self._low, high=self._high)[0][0]
-            for name in ("last_fact", "last_partial")
-        ]
-        return max(place & ALL_SEQS if place else 0 for place in found)
+        """Return the last stored seq. Read before the head, this seq is never larger than the head."""
+        last = 0
+        for name in ("last_fact", "last_partial"):
+            row_key = self._query(name, low=self._low, high=self._high)[0][0]
+            if row_key:
+                last = max(last, row_key & ALL_SEQS)
+        return last
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def _read(self, upto: int) -> None:
-        """Take in every event up to this seq that was not taken in yet."""
+    def _check_events(self, upto: int) -> None:
+        """Check the events after the last checked event, up to a seq."""
         start, end = self._low + self._last, self._low + upto
-        facts = (
-            (row[0], 0, _Fact(*row)) for row in self._pages("prove_facts", start, end)
-        )
-        partials = (
-            (row[0], 1, row) for row in self._pages("prove_partials", start, end)
-        )
+        fact_rows = self._pages("prove_facts", start, end)
+        partial_rows = self._pages("prove_partials", start, end)
+        facts = ((row[0], 0, FactRow(*row)) for row in fact_rows)
+        partials = ((row[0], 1, row) for row in partial_rows)
         records: Iterator[tuple[int, int, Any]] = heapq.merge(
-            facts, partials, key=lambda each: each[:2]
+            facts, partials, key=itemgetter(0, 1)
         )
-        told = self._last
-        for place, is_partial, record in records:
-            seq = place & ALL_SEQS
-            if seq >= told + _PAGE:
-                self._step(seq - told)
-                told = seq
+        reported = self._last
+        for row_key, is_partial, record in records:
+            seq = row_key & ALL_SEQS
+            if seq >= reported + _PAGE:
+                self._step(seq - reported)
+                reported = seq
             if seq == self._last:
-                self._events.say(seq, "A fact and a partial have the same number.")
+                self._events.say(seq, "An event and a partial have the same number.")
             elif seq > self._last + 1:
                 self._holes.append((self._last + 1, seq - 1))
             self._last = seq
             if is_partial:
-                self._take_partial(seq, *record[1:])
+                self._check_partial(seq, *record[1:])
             else:
-                self._take_fact(seq, record)
-        self._step(max(0, upto - told))
+                self._check_fact(seq, record)
+        self._step(max(0, upto - reported))
 
-    def _pages(self, name: str, low: int, high: int, limit: int = 16) -> Iterator[Row]:
-        """Rows by place, in pages of a bounded number of bytes."""
+    def _pages(
+        self, name: str, low: int, high: int, limit: int = 16
+    ) -> Iterator[SqlRow]:
+        """Yield rows by row key, in pages with a bounded number of bytes."""
         while page := self._query(name, low=low, high=high, limit=limit):
             yield from page
             low = page[-1][0]
-            nbytes = (
-                sum(
-                    len(each) for row in page for each in row if isinstance(each, bytes)
-                )
-                + 1
-            )
+            nbytes = 1
+            for row in page:
+                nbytes += sum(len(value) for value in row if isinstance(value, bytes))
             limit = max(1, min(_PAGE, 2 * limit, limit * _PAGE_BYTES // nbytes))
 
-    def _take_partial(
+    def _check_partial(
         self, seq: int, code: int, append_id: bytes | None, body: bytes
     ) -> None:
         self.partials += 1
-        self._take_append_id(seq, append_id)
+        self._check_append_id(seq, append_id)
         kind = PARTIALS.get(code)
         if kind is None:
             self._events.say(
@@ -215,7 +203,7 @@ class Proof:
             return
         self._decode(seq, kind.kind, body)
 
-    def _take_append_id(self, seq: int, append_id: bytes | None) -> None:
+    def _check_append_id(self, seq: int, append_id: bytes | None) -> None:
         if append_id is None:
             return
         if not is_append_id(append_id):
@@ -224,9 +212,9 @@ class Proof:
             self._events.say(seq, "Its append id was used before in this conversation.")
         self._append_ids.add(append_id)
 
-    def _take_fact(self, seq: int, fact: _Fact) -> None:
+    def _check_fact(self, seq: int, fact: FactRow) -> None:
         self.facts += 1
-        self._take_append_id(seq, fact.append_id)
+        self._check_append_id(seq, fact.append_id)
         self._check_chain(seq, fact)
         event = self._event(seq, fact)
         self._last_fact = fact
@@ -235,50 +223,48 @@ class Proof:
         if isinstance(event, ContentErased):
             self._to_erase.update(event.seqs)
             self._mentions = {
-                each for each in self._mentions if each[0] not in self._to_erase
+                (named_at, name)
+                for named_at, name in self._mentions
+                if named_at not in self._to_erase
             }
         self._fold(seq, fact, event)
         row = self._derived.rows.get(seq)
         if row is not None and row.first < seq:
             self._explain(row.first)
 
-    def _check_chain(self, seq: int, fact: _Fact) -> None:
-        """The digest follows from the fact before. After a wrong one, from what it should have been as well."""
-        if fact.body is not None and fact.salt is not None and fact.body_hash is None:
-            inner = inner_hash(fact.salt, fact.body)
-        elif fact.body is None and fact.salt is None and fact.body_hash is not None:
-            inner = fact.body_hash
-        else:
+    def _check_chain(self, seq: int, fact: FactRow) -> None:
+        """Check the digest against the previous fact.
+
+        After a wrong digest, the next fact may also follow the expected digest.
+        """
+        links = [_digest_after(link, self._id, seq, fact) for link in self._links]
+        expected = links[0]
+        if expected is None:
             self._events.say(
                 seq,
                 "It is neither whole nor erased: body, salt and hash do not go together.",
             )
             self._links = (fact.digest,)
             return
-        links = [
-            chain(link, self._id, seq, fact.kind, fact.at, fact.run, inner)
-            for link in self._links
-        ]
         if fact.digest in links:
             self._links = (fact.digest,)
             return
         self._events.say(
             seq,
-            "Its digest does not follow from the fact before it, its header and its body.",
+            "Its digest does not follow from the event before it, its header and its body.",
         )
-        self._links = (fact.digest, links[0])
+        self._links = (fact.digest, expected)
 
-    def _event(self, seq: int, fact: _Fact) -> Event | Unknown:
-        """What a fact means; of an erased one, what its row still says."""
+    def _event(self, seq: int, fact: FactRow) -> Event | Unknown:
+        """Decode a fact, or return a substitute for an erased fact."""
         if fact.body is None:
             self._erased.add(seq)
             self._erased_input = self._erased_input or fact.kind == "message.user"
             return stand_in(fact.kind, seq, fact.first, fact.waiting)
-        # told when it is read as its kind
+        # `_decode` reports a damaged body.
         with contextlib.suppress(msgspec.DecodeError, StoreDamaged):
-            self._mentions.update(
-                (seq, each) for each in named_in(fact.kind, fact.body)
-            )
+            names = named_in(fact.kind, fact.body)
+            self._mentions.update((seq, name) for name in names)
         return self._decode(seq, fact.kind, fact.body)
 
     def _decode(self, seq: int, kind: str, body: bytes) -> Event | Unknown:
@@ -289,7 +275,7 @@ class Proof:
             self._foldable = False
             return Unknown(kind, body)
 
-    def _fold(self, seq: int, fact: _Fact, event: Event | Unknown) -> None:
+    def _fold(self, seq: int, fact: FactRow, event: Event | Unknown) -> None:
         if seq == 1 and fact.kind != "conversation.opened":
             self._events.say(
                 seq, f"It begins with a {fact.kind}, not with conversation.opened."
@@ -306,18 +292,21 @@ class Proof:
             self._foldable = False
 
     def _explain(self, first: int) -> None:
-        """An answer that began at `first` and is finished here explains what is missing between them."""
+        """Accept the missing seqs after `first`: an answer replaced its partials there."""
         while self._holes and self._holes[-1][1] > first:
             start, _ = self._holes.pop()
             if start <= first:
                 self._holes.append((start, first))
 
-    # -- what the head says ----------------------------------------------------------------------------------
+    # -- the head --------------------------------------------------------------------------------------------
 
     def _compare_head(
         self, head: HeadState, listed: dict[str, Any], stored: int
     ) -> _Findings:
-        """The head row and the list columns against the fold. Both were read in one moment, so this is exact."""
+        """Compare the head row and the list columns with the fold.
+
+        The comparison is exact, because a single read returns both.
+        """
         found = _Findings()
         if head.head != self._last:
             kept = f"the last event there is has seq {max(self._last, stored)}"
@@ -362,11 +351,12 @@ class Proof:
     def _compare_origin(
         self, kept: int | None, opened: ConversationOpened, found: _Findings
     ) -> None:
-        """A fork knows its origin by number, so that an erasure there reaches it."""
+        """Check the number of the origin of a fork. An erasure in the origin reaches the fork by this number."""
         if opened.origin is None:
             _same(found, "list", "origin", kept, None, 1)
             return
-        for _ in range(2):  # the origin may be deleted between two looks
+        # The origin may be deleted between the two reads, so try again.
+        for _ in range(2):
             rows = self._query(
                 "conversation", owner=self._user, id=opened.origin.conversation
             )
@@ -403,10 +393,10 @@ class Proof:
                     f"The reader {reader} {truth} behind ({where}), and its cursor says otherwise.",
                 )
 
-    # -- what the index says ---------------------------------------------------------------------------------
+    # -- the index -------------------------------------------------------------------------------------------
 
     def _compare_index(self, head: HeadState) -> _Findings:
-        """The index rows against the fold. They were read after the head, and may have moved on since."""
+        """Compare the index rows with the fold. The rows may be newer than the head."""
         found = _Findings()
         for seq in sorted(self._erased - self._to_erase):
             found.say(seq, "Its body is gone, and no content.erased says so.")
@@ -419,7 +409,7 @@ class Proof:
         if not self._foldable or self.stale:
             return found
         self._compare_rows(found)
-        self._compare_stretches(head, found)
+        self._compare_segments(head, found)
         self._compare_runs(found)
         self._compare_mentions(found)
         self._compare_authors(found)
@@ -429,27 +419,17 @@ class Proof:
     def _compare_rows(self, found: _Findings) -> None:
         wanted = self._derived.rows
         rows = self._pages("prove_rows", self._low, self._high, _PAGE)
-        kept = {place & ALL_SEQS: columns for place, *columns in rows}
+        kept = {row_key & ALL_SEQS: columns for row_key, *columns in rows}
         for seq in sorted(wanted.keys() | kept.keys()):
             if seq not in kept:
                 found.say(seq, "This message has no index row.")
             elif seq not in wanted:
                 found.say(seq, "There is an index row, and no message.")
             else:
-                for name, column in zip(
-                    ("first", "role", "waiting", "dead"), kept[seq], strict=True
-                ):
-                    _same(
-                        found,
-                        "index row",
-                        name,
-                        column,
-                        getattr(wanted[seq], name),
-                        seq,
-                    )
+                _same_fields(found, "index row", wanted[seq], kept[seq], seq)
 
-    def _compare_stretches(self, head: HeadState, found: _Findings) -> None:
-        wanted = dict(self._derived.stretches)
+    def _compare_segments(self, head: HeadState, found: _Findings) -> None:
+        wanted = dict(self._derived.segments)
         children: dict[str, str] = {}
         open_now: list[str] = []
         nums: dict[int, str] = {}
@@ -465,36 +445,29 @@ class Proof:
             ):
                 found.say(
                     opened_seq,
-                    f"Stretch {parent} has two children, {children[parent]} and {name}.",
+                    f"Segment {parent} has two children, {children[parent]} and {name}.",
                 )
             if owner != self._user:
-                found.say(opened_seq, f"Stretch {name} belongs to another user.")
+                found.say(opened_seq, f"Segment {name} belongs to another user.")
             want = wanted.pop(name, None)
             if want is None:
                 found.say(
                     opened_seq,
-                    f"Stretch {name} is in the index, and no event opened it.",
+                    f"Segment {name} is in the index, and no event opened it.",
                 )
                 continue
-            for field, kept in zip(want.__struct_fields__, columns, strict=True):
-                _same(
-                    found,
-                    f"index of stretch {name}",
-                    field,
-                    kept,
-                    getattr(want, field),
-                    want.opened_seq,
-                )
+            where = f"index of segment {name}"
+            _same_fields(found, where, want, columns, want.opened_seq)
         for name, want in wanted.items():
-            found.say(want.opened_seq, f"Stretch {name} is missing from the index.")
+            found.say(want.opened_seq, f"Segment {name} is missing from the index.")
         if len(open_now) > 1:
-            found.say(None, f"Two stretches are open, {open_now[0]} and {open_now[1]}.")
+            found.say(None, f"Two segments are open, {open_now[0]} and {open_now[1]}.")
         _same(
             found,
             "head row",
             "stretch",
             nums.get(head.stretch),
-            self._derived.state.stretch_name,
+            self._derived.state.segment_name,
         )
 
     def _compare_runs(self, found: _Findings) -> None:
@@ -514,25 +487,18 @@ class Proof:
                             f"Run {run} is in the index, and no event names it.",
                         )
                     continue
-                for field, kept in zip(want.__struct_fields__, columns, strict=True):
-                    _same(
-                        found,
-                        f"index of run {run}",
-                        field,
-                        kept,
-                        getattr(want, field),
-                        want.started_seq,
-                    )
+                where = f"index of run {run}"
+                _same_fields(found, where, want, columns, want.started_seq)
             after = page[-1][0]
         for run, want in wanted.items():
             found.say(want.started_seq, f"Run {run} is missing from the index.")
 
     def _compare_mentions(self, found: _Findings) -> None:
         wanted = set(self._mentions)
-        for place, blob, owner, size in self._query(
+        for row_key, blob, owner, size in self._query(
             "prove_mentions", low=self._low, high=self._high
         ):
-            seq = place & ALL_SEQS
+            seq = row_key & ALL_SEQS
             if (seq, blob) not in wanted:
                 found.say(seq, f"{_named(blob)} counts as named here, and is not.")
             elif owner != self._user:
@@ -546,22 +512,19 @@ class Proof:
             )
 
     def _compare_authors(self, found: _Findings) -> None:
-        """Who wrote what was erased is told by nothing else."""
+        """Compare the authors. After the erasure of an input, extra authors are no problem."""
         kept = {author for (author,) in self._query("prove_authors", num=self._num)}
         for author in sorted(self._derived.authors - kept):
-            found.say(
-                None,
-                f"{author!r:.60} has written here, and does not count as an author.",
-            )
-        for author in (
-            sorted(kept - self._derived.authors) if not self._erased_input else ()
-        ):
-            found.say(
-                None, f"{author!r:.60} counts as an author, and has written nothing."
-            )
+            problem = "has written here, and does not count as an author"
+            found.say(None, f"{author!r:.60} {problem}.")
+        if self._erased_input:
+            return
+        for author in sorted(kept - self._derived.authors):
+            problem = "counts as an author, and has written nothing"
+            found.say(None, f"{author!r:.60} {problem}.")
 
     def _compare_letters(self, found: _Findings) -> None:
-        """What a reader gave up on lies behind it."""
+        """Check for dead letters beyond the cursor of their reader."""
         for reader, seq, at in self._query("prove_letters", num=self._num):
             if at is None or not 0 <= seq <= at:
                 found.say(
@@ -585,6 +548,18 @@ def _same(
         )
 
 
+def _same_fields(
+    found: _Findings,
+    where: str,
+    wanted: msgspec.Struct,
+    kept: Sequence[object],
+    seq: int | None,
+) -> None:
+    """Compare the stored columns with the fields of a derived row, in the same order."""
+    for name, column in zip(wanted.__struct_fields__, kept, strict=True):
+        _same(found, where, name, column, getattr(wanted, name), seq)
+
+
 def _named(name: str) -> str:
     return f"Fact {name}" if name.startswith("f_") else f"Blob {name}"
 
@@ -596,12 +571,14 @@ def _shown(value: object) -> str:
 
 
 def prove_tail(tx: Tx, num: int, conversation: str, after: int) -> None:
-    """Check that the facts after a number are what was written, up to the head. Raises StoreDamaged.
+    """Check the digests of the facts after a seq, up to the head. Raises `StoreDamaged`.
 
-    This proves what is about to be read, in time proportional to it. What stands before it is taken as it is.
+    Call the function before reading the facts. The time is proportional to the number of facts; earlier facts are not
+    checked.
     """
     rows = tx.run("head", {"num": num})
-    if not rows:  # deleted meanwhile
+    if not rows:
+        # The conversation was deleted meanwhile.
         return
     low, _ = bounds(num)
     upto, digest = rows[0][1], rows[0][6]
@@ -612,28 +589,39 @@ def prove_tail(tx: Tx, num: int, conversation: str, after: int) -> None:
 def prove_range(
     tx: Tx, num: int, conversation: str, after: int, upto: int
 ) -> tuple[int, bytes]:
-    """Check that the facts between two numbers are what was written. Return place and digest of the last of them.
+    """Check the digests of the facts between two seqs. Return the row key and the digest of the last fact.
 
-    Raises StoreDamaged.
+    Raises `StoreDamaged`.
     """
     low, _ = bounds(num)
     before = tx.run("last_fact", {"low": low, "high": low + min(after, upto)})[0][0]
     at, previous = low, bytes(32)
     if before is not None:
         rows = tx.run("prove_facts", {"low": before - 1, "high": before, "limit": 1})
-        at, previous = (before, rows[0][9]) if rows else (low, previous)
-    while facts := tx.run(
-        "prove_facts", {"low": at, "high": low + upto, "limit": _PAGE}
-    ):
-        for place, kind, time, run, _, _, _, salt, body_hash, found, body in facts:
-            inner = body_hash if body is None else inner_hash(salt, body)
-            if (
-                chain(previous, conversation, place - low, kind, time, run, inner)
-                != found
-            ):
-                raise _not_as_written(conversation, place - low)
-            at, previous = place, found
+        if rows:
+            at, previous = before, FactRow(*rows[0]).digest
+    where = {"high": low + upto, "limit": _PAGE}
+    while page := tx.run("prove_facts", {"low": at, **where}):
+        for row in page:
+            fact = FactRow(*row)
+            seq = fact.row_key - low
+            if fact.digest != _digest_after(previous, conversation, seq, fact):
+                raise _not_as_written(conversation, seq)
+            at, previous = fact.row_key, fact.digest
     return at, previous
+
+
+def _digest_after(
+    previous: bytes, conversation: str, seq: int, fact: FactRow
+) -> bytes | None:
+    """Return the digest of a fact after the digest of the previous fact, or `None` if the columns are contradictory."""
+    if fact.body is not None and fact.salt is not None and fact.body_hash is None:
+        inner = inner_hash(fact.salt, fact.body)
+    elif fact.body is None and fact.salt is None and fact.body_hash is not None:
+        inner = fact.body_hash
+    else:
+        return None
+    return chain(previous, conversation, seq, fact.kind, fact.at, fact.run, inner)
 
 
 def _not_as_written(conversation: str, seq: int) -> StoreDamaged:

@@ -1,15 +1,15 @@
-"""The index rows of one conversation in plain dictionaries: the full fold.
+"""The index of a conversation in plain dictionaries, derived from all events.
 
-`check.verify` folds a conversation into this and compares it with what the engine keeps; `rebuild` writes the index anew
-from it; an import plans against it, because its rows are not in the store yet.
+`verify` compares the derived index with the tables of the engine. `rebuild` writes the tables from the derived index.
+An import plans against the derived index, because the rows of an import are not in the store yet.
 
-A fold takes time in proportion to the events: what an undo reaches is looked for from the end, and counting again is
-put off until a count is asked for.
+The time of a fold is proportional to the number of events: the search for standing rows starts at the end, and the fold
+counts messages only on demand.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -17,9 +17,6 @@ from tenax.events import (
     Blob,
     ContentErased,
     ContextOpened,
-    ConversationCleared,
-    ConversationRestored,
-    ConversationRewound,
     Event,
     MessageAssistant,
     MessagePartial,
@@ -32,39 +29,65 @@ from tenax.journal.row_index import (
     AddAuthor,
     Change,
     CloseRun,
-    EndStretch,
+    EndSegment,
     EraseBodies,
     HeadState,
-    KillRows,
     LateOutput,
     OpenRun,
-    OpenStretch,
+    OpenSegment,
     PutRow,
     Recount,
-    ReviveRows,
     SealRun,
     SetList,
     TakeInputs,
     apply,
 )
+from tenax.journal.standing import EDITS, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Derived", "DerivedRow", "DerivedRun", "DerivedStretch", "stand_in"]
+__all__ = [
+    "Derived",
+    "DerivedRow",
+    "DerivedRun",
+    "DerivedSegment",
+    "FactRow",
+    "stand_in",
+]
 
 _COUNTED = frozenset({"context.compacted", "stretch.ended"})
-"""Kinds that write a count down."""
+"""Kinds of events with a stored count of messages."""
+
+
+class FactRow(NamedTuple):
+    """A row of the statement `prove_facts`."""
+
+    row_key: int
+    kind: str
+    at: int
+    run: str | None
+    first: int | None
+    waiting: int | None
+    append_id: bytes | None
+    salt: bytes | None
+    body_hash: bytes | None
+    digest: bytes
+    body: bytes | None
 
 
 class DerivedRow(msgspec.Struct, gc=False):
+    """The index columns of an event."""
+
     first: int
     role: int
     waiting: int
     dead: int = 0
 
 
-class DerivedStretch(msgspec.Struct):
+class DerivedSegment(msgspec.Struct):
+    """A row of the table `stretches`."""
+
     parent: str | None
     opened_at: int
     opened_seq: int
@@ -76,6 +99,8 @@ class DerivedStretch(msgspec.Struct):
 
 
 class DerivedRun(msgspec.Struct):
+    """A row of the table `runs`."""
+
     started_seq: int | None = None
     finished_seq: int | None = None
     outcome: str | None = None
@@ -84,12 +109,12 @@ class DerivedRun(msgspec.Struct):
 
 
 class Derived:
-    """What the events so far say that the index must hold."""
+    """The index according to the events so far."""
 
     def __init__(self, user: str, conversation: str) -> None:
         self.state = HeadState(0, conversation, user)
         self.rows: dict[int, DerivedRow] = {}
-        self.stretches: dict[str, DerivedStretch] = {}
+        self.segments: dict[str, DerivedSegment] = {}
         self.runs: dict[str, DerivedRun] = {}
         self.authors: set[str] = set()
         self.list: dict[str, str | int | None] = {
@@ -98,7 +123,7 @@ class Derived:
             "archived": 0,
         }
         self._kinds: dict[int, str] = {}
-        self._killed: dict[int, list[int]] = {}
+        self._standing = Standing()
         self._waiting: set[int] = set()
         self._uncounted = False
         self._edits: list[tuple[int, Event | Unknown]] = []
@@ -107,43 +132,32 @@ class Derived:
     def fold(
         self, seq: int, at: int, run: str | None, kind: str, event: Event | Unknown
     ) -> None:
-        """Take one fact in. Raises what `apply` raises: then the journal holds what no append would have stored."""
+        """Fold a fact. Raises the errors of `apply`, which mean that no append would have stored the fact."""
         if kind in _COUNTED:
             self.settle()
-        self.note(seq, kind, event, apply(self.state, seq, at, run, kind, event, self))
+        changes = apply(self.state, seq, at, run, kind, event, self)
+        self.note(seq, kind, event, changes)
 
     def note(
         self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change]
     ) -> None:
+        """Apply the changes of an event."""
         self._kinds[seq] = kind
         if kind == "conversation.titled":
             self._title_at = seq
-        if isinstance(
-            event,
-            ConversationRewound
-            | ConversationCleared
-            | ConversationRestored
-            | ContentErased,
-        ):
+        if kind in EDITS:
+            self._standing.apply(seq, event)
+        if kind in EDITS or isinstance(event, ContentErased):
             self._edits.append((seq, event))
         for change in changes:
-            self._take(change)
+            self._apply_change(change)
 
-    def _take(self, change: Change) -> None:  # noqa: C901, PLR0912  (one case a change)
+    def _apply_change(self, change: Change) -> None:  # noqa: C901, PLR0912  (one case a change)
         match change:
             case PutRow(seq, first, role, waiting):
                 self.rows[seq] = DerivedRow(first, role, waiting)
                 if waiting:
                     self._waiting.add(seq)
-            case KillRows(after, by):
-                self._killed[by] = [
-                    seq for seq, row in self._rows_after(after) if not row.dead
-                ]
-                for seq in self._killed[by]:
-                    self.rows[seq].dead = by
-            case ReviveRows(_, by):
-                for seq in self._killed.pop(by, ()):
-                    self.rows[seq].dead = 0
             case TakeInputs(seqs):
                 self._waiting.difference_update(seqs)
                 for seq in seqs:
@@ -151,20 +165,19 @@ class Derived:
                         self.rows[seq].waiting = 0
             case Recount():
                 self._uncounted = True
-            case OpenStretch(name, parent, seq, at, covers_to):
-                self.stretches[name] = DerivedStretch(parent, at, seq, covers_to)
-            case EndStretch(name, seq, at, reason, messages):
-                ended = self.stretches[name]
-                ended.ended_at, ended.ended_seq, ended.reason, ended.messages = (
-                    at,
-                    seq,
-                    reason,
-                    messages,
-                )
+            case OpenSegment(name, parent, seq, at, covers_to):
+                self.segments[name] = DerivedSegment(parent, at, seq, covers_to)
+            case EndSegment(name, seq, at, reason, messages):
+                segment = self.segments[name]
+                segment.ended_at = at
+                segment.ended_seq = seq
+                segment.reason = reason
+                segment.messages = messages
             case OpenRun(run, seq):
                 self._run(run).started_seq = seq
             case CloseRun(run, seq, outcome):
-                self._run(run).finished_seq, self._run(run).outcome = seq, outcome
+                self._run(run).finished_seq = seq
+                self._run(run).outcome = outcome
             case LateOutput(run):
                 self._run(run).late += 1
             case SealRun(run, seq):
@@ -180,34 +193,34 @@ class Derived:
     def _run(self, run: str) -> DerivedRun:
         return self.runs.setdefault(run, DerivedRun())
 
-    def _rows_after(self, seq: int) -> Iterator[tuple[int, DerivedRow]]:
-        """Rows stand in the order of their seq, so those after one are at the end."""
-        for each in reversed(self.rows):
-            if each <= seq:
+    def _rows_after(self, after: int) -> Iterator[int]:
+        """Yield the seqs of the rows after a seq, last row first: `rows` is in the order of the seqs."""
+        for seq in reversed(self.rows):
+            if seq <= after:
                 return
-            yield each, self.rows[each]
+            yield seq
 
     def settle(self) -> HeadState:
-        """The state, with everything counted that a change has put off."""
+        """Return the state. If an edit made it necessary, first mark the removed rows and count the other rows."""
         if self._uncounted:
             self._uncounted = False
             self._recount()
         return self.state
 
     def _recount(self) -> None:
-        standing = [
-            seq
-            for seq, row in self.rows.items()
-            if not row.dead and row.role <= MESSAGE_ROLES
-        ]
+        standing: list[int] = []
+        for seq, row in self.rows.items():
+            row.dead = self._standing.removed_by(seq)
+            if not row.dead and row.role <= MESSAGE_ROLES:
+                standing.append(seq)
         state = self.state
         state.messages = len(standing)
         state.stretch_messages = sum(seq >= state.stretch_from for seq in standing)
         state.unanswered = self.first_waiting(())
-        for stretch in self.stretches.values():
-            if stretch.ended_seq is not None:
-                stretch.messages = sum(
-                    stretch.opened_seq <= seq <= stretch.ended_seq for seq in standing
+        for segment in self.segments.values():
+            if segment.ended_seq is not None:
+                segment.messages = sum(
+                    segment.opened_seq <= seq <= segment.ended_seq for seq in standing
                 )
 
     # -- the Lookup that `apply` asks ------------------------------------------------------------------------
@@ -216,23 +229,18 @@ class Derived:
         return self._kinds.get(seq)
 
     def standing_after(self, seq: int) -> int:
-        return sum(not row.dead for _, row in self._rows_after(seq))
+        return sum(map(self._standing.stands, self._rows_after(seq)))
 
-    def killed_by(self, seq: int) -> int:
-        return len(self._killed.get(seq, ()))
+    def killed_by(self, seq: int) -> bool:
+        rows = reversed(self.rows)
+        return any(self._standing.removed_by(row) == seq for row in rows)
 
     def title_at(self) -> int:
         return self._title_at if self._title_at in self._kinds else 0
 
     def first_waiting(self, taken: Sequence[int]) -> int:
-        return min(
-            (
-                seq
-                for seq in self._waiting
-                if not self.rows[seq].dead and seq not in taken
-            ),
-            default=0,
-        )
+        waiting = filter(self._standing.stands, self._waiting.difference(taken))
+        return min(waiting, default=0)
 
     def edits_since(self, since: int) -> list[Event | Unknown]:
         return [event for seq, event in self._edits if seq > since]
@@ -241,9 +249,10 @@ class Derived:
 def stand_in(
     kind: str, seq: int, first: int | None, waiting: int | None
 ) -> Event | Unknown:
-    """What to fold in the place of an erased event.
+    """Return a substitute for an erased event.
 
-    Whether it asked, and which request it answered, were in its body; `first` and `waiting` still say it.
+    The erased body said whether the message asked for an answer, and which request an answer belongs to. The columns
+    `waiting` and `first` still say so.
     """
     request = 0 if first is None or first == seq else first
     match kind:

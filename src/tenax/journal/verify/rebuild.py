@@ -1,10 +1,10 @@
-"""The index of one conversation, made anew from its events.
+"""Rebuilds the index of one conversation from the events.
 
-An index row carries the version of the function that derived it. When that function changes (`INDEX_VERSION`), a
-conversation is folded again in the transaction of the next append to it, so a release never walks the whole store.
+A head row carries the version of the function behind the index (`INDEX_VERSION`). After a change of this function, the next
+append to a conversation rebuilds the index in the transaction of the append. So a new release never reads the whole store.
 
-What only the old index still says is kept: whether an erased input asked and who wrote it, which request an erased
-answer belonged to, and how often a run was tried.
+The rebuild keeps the facts known to the old index alone: whether an erased input asked for an answer, the author of the
+erased input, the request of an erased answer, and the number of attempts of a run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 
 from tenax.errors import SchemaTooNew, StoreDamaged, TenaxError
 from tenax.events import ConversationOpened, decode
-from tenax.journal.place import ALL_SEQS, bounds
 from tenax.journal.plan import NO_ROW, named_in
 from tenax.journal.row_index import INDEX_VERSION, HeadState
-from tenax.journal.verify.derive import Derived, stand_in
+from tenax.journal.row_key import ALL_SEQS, bounds
+from tenax.journal.verify.derive import Derived, FactRow, stand_in
 
 if TYPE_CHECKING:
     from tenax.journal.store import Tx
@@ -29,7 +29,7 @@ _PAGE = 500
 
 
 def rebuild(tx: Tx, state: HeadState) -> HeadState:
-    """Fold the conversation and write its rows, stretches, runs, authors, list columns, mentions and head: the new one."""
+    """Write the rows, segments, runs, authors, list columns, mentions and head of a conversation. Return the new head."""
     if state.version > INDEX_VERSION:
         raise SchemaTooNew(
             f"A newer Tenax has indexed conversation {state.id} (version {state.version}; this one has {INDEX_VERSION}).",
@@ -37,28 +37,25 @@ def rebuild(tx: Tx, state: HeadState) -> HeadState:
         )
     folded = _Folded(tx, state)
     new = folded.derived.settle()
-    new.head, new.digest, new.listed_at = (
-        max(state.head, new.facts),
-        folded.digest,
-        folded.at,
-    )
+    new.head = max(state.head, new.facts)
+    new.digest = folded.digest
+    new.listed_at = folded.at
     _put_rows(tx, folded.derived)
-    _put_stretches(tx, folded.derived)
+    _put_segments(tx, folded.derived)
     _put_runs(tx, folded.derived)
     _put_authors(tx, folded)
     _put_mentions(tx, new, folded.mentions)
-    tx.run("set_list", {"num": new.num, "source": folded.source, **folded.derived.list,
-                        "opened_at": folded.opened_at, "updated_at": folded.at})  # fmt: skip
+    times = {"opened_at": folded.opened_at, "updated_at": folded.at}
+    listed = {"source": folded.source, **folded.derived.list, **times}
+    tx.run("set_list", {"num": new.num, **listed})
     tx.run("put_head", {"conversation": new.num, **msgspec.structs.asdict(new)})
-    tx.run(
-        "follow_again",
-        {"num": new.num, "facts": new.facts, "turns": new.turns, "due": new.due},
-    )
+    follows = {"facts": new.facts, "turns": new.turns, "due": new.due}
+    tx.run("follow_again", {"num": new.num, **follows})
     return new
 
 
 class _Folded:
-    """A conversation, read from its first event to its last."""
+    """A conversation, folded from the first event to the last."""
 
     def __init__(self, tx: Tx, state: HeadState) -> None:
         self.derived = Derived(state.user, state.id)
@@ -71,23 +68,27 @@ class _Folded:
         self.erased_inputs = False
         low, high = bounds(state.num)
         while page := tx.run("prove_facts", {"low": low, "high": high, "limit": _PAGE}):
-            for place, kind, at, run, first, waiting, _, _, _, digest, body in page:
-                self._take(place, kind, at, run, body, first, waiting)
-                low, self.digest, self.at = place, digest, at
+            for row in page:
+                fact = FactRow(*row)
+                self._fold(fact)
+                low = fact.row_key
 
-    def _take(self, place: int, kind: str, at: int, run: str | None, body: bytes | None,
-              first: int | None, waiting: int | None) -> None:  # fmt: skip
-        seq = place & ALL_SEQS
-        if body is None:
-            event = stand_in(kind, seq, first, waiting)
-            self.erased_inputs = self.erased_inputs or kind == "message.user"
+    def _fold(self, fact: FactRow) -> None:
+        seq = fact.row_key & ALL_SEQS
+        self.digest = fact.digest
+        self.at = fact.at
+        if fact.body is None:
+            event = stand_in(fact.kind, seq, fact.first, fact.waiting)
+            self.erased_inputs = self.erased_inputs or fact.kind == "message.user"
         else:
-            event = decode(kind, body)
-            self.mentions += [(place, each) for each in named_in(kind, body)]
+            event = decode(fact.kind, fact.body)
+            names = named_in(fact.kind, fact.body)
+            self.mentions += [(fact.row_key, name) for name in names]
         if isinstance(event, ConversationOpened):
-            self.opened_at, self.source = at, event.source
+            self.opened_at = fact.at
+            self.source = event.source
         try:
-            self.derived.fold(seq, at, run, kind, event)
+            self.derived.fold(seq, fact.at, fact.run, fact.kind, event)
         except TenaxError as error:
             raise StoreDamaged(
                 f"Conversation {self.derived.state.id} cannot be indexed again, because of seq {seq}: {error}",
@@ -96,7 +97,7 @@ class _Folded:
 
 
 def _put_rows(tx: Tx, derived: Derived) -> None:
-    """Only those that are wrong: writing a row is writing its event."""
+    """Write the wrong rows only, because writing the columns of a row writes the whole event."""
     low, high = bounds(derived.state.num)
     wanted = {
         low + seq: (row.first, row.role, row.waiting, row.dead)
@@ -104,33 +105,33 @@ def _put_rows(tx: Tx, derived: Derived) -> None:
     }
     kept: dict[int, tuple[int | None, ...]] = {}
     while page := tx.run("prove_rows", {"low": low, "high": high, "limit": _PAGE}):
-        kept.update((place, tuple(columns)) for place, *columns in page)
+        kept.update((row_key, tuple(columns)) for row_key, *columns in page)
         low = page[-1][0]
     rows = [
-        (*wanted.get(place, NO_ROW), place)
-        for place in sorted(wanted.keys() | kept.keys())
-        if wanted.get(place) != kept.get(place)
+        (*wanted.get(row_key, NO_ROW), row_key)
+        for row_key in sorted(wanted.keys() | kept.keys())
+        if wanted.get(row_key) != kept.get(row_key)
     ]
     if rows:
         tx.many("set_row", rows)
 
 
-def _put_stretches(tx: Tx, derived: Derived) -> None:
+def _put_segments(tx: Tx, derived: Derived) -> None:
     state = derived.state
     tx.run("delete_stretches", {"num": state.num})
     state.stretch = 0
-    for name, stretch in derived.stretches.items():
+    for name, segment in derived.segments.items():
         where = {"owner": state.user, "num": state.num, "name": name}
-        num = tx.run("put_stretch", {**where, **msgspec.structs.asdict(stretch)})[0][0]
-        if name == state.stretch_name:
+        num = tx.run("put_stretch", {**where, **msgspec.structs.asdict(segment)})[0][0]
+        if name == state.segment_name:
             state.stretch = num
 
 
 def _put_runs(tx: Tx, derived: Derived) -> None:
     num = derived.state.num
     tx.run("forget_runs", {"num": num})
-    for run, each in derived.runs.items():
-        tx.run("put_run", {"num": num, "run": run, **msgspec.structs.asdict(each)})
+    for name, run in derived.runs.items():
+        tx.run("put_run", {"num": num, "run": name, **msgspec.structs.asdict(run)})
     tx.run("drop_empty_runs", {"num": num})
 
 
@@ -145,5 +146,5 @@ def _put_authors(tx: Tx, folded: _Folded) -> None:
 def _put_mentions(tx: Tx, state: HeadState, mentions: list[tuple[int, str]]) -> None:
     low, high = bounds(state.num)
     tx.run("delete_mentions", {"low": low, "high": high})
-    for place, blob in mentions:
-        tx.run("put_mention", {"owner": state.user, "hash": blob, "place": place})
+    for row_key, blob in mentions:
+        tx.run("put_mention", {"owner": state.user, "hash": blob, "place": row_key})

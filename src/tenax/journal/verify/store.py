@@ -1,13 +1,13 @@
-"""The store proves itself.
+"""Checks a whole store.
 
-`verify` derives everything again that the store keeps beside its events (digests, heads, index rows, the list, cursor
-flags, counts), checks what must always hold, and says what is wrong and where. It works on a store in use, in pages:
-no read holds a snapshot for longer than one. What is kept in memory is one conversation's index at a time.
+`verify` derives all data beside the events again (digests, heads, index rows, the list, cursor flags, counts), checks the
+invariants, and reports each problem with its place. `verify` works on a store in use and reads in pages, so no
+transaction is longer than the read of a page. The memory holds the index of a single conversation at a time.
 
     report = verify(journal)
     report.ok, report.problems
 
-One conversation is proved in `proof.py`; what concerns the store as a whole stands here.
+`conversation.py` checks a conversation; this module checks the rest of the store.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import msgspec
 
 from tenax.errors import StoreDamaged
 from tenax.journal.memory import EphemeralStore
-from tenax.journal.place import ALL_SEQS, SEQ_BITS
+from tenax.journal.row_key import ALL_SEQS, SEQ_BITS
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.sqlite import APPLICATION_ID, PAGE_SIZE, SqliteStore
 from tenax.journal.verify.conversation import Proof
 
 if TYPE_CHECKING:
     from tenax.journal.journal import Journal
-    from tenax.journal.store import Row, Store
+    from tenax.journal.store import SqlRow, Store
 
 __all__ = [
     "PROBLEMS_MAX",
@@ -42,18 +42,18 @@ __all__ = [
 ]
 
 PROBLEMS_MAX = 1000
-"""`verify` stops here: a store with more is not mended one by one."""
+"""Largest number of problems in a report. Nobody repairs more problems individually."""
 WHOLE_FILE_BYTES_MAX = 256 * 1024 * 1024
-"""A larger SQLite file is checked table by table, so that no snapshot is held for as long as all of it takes."""
+"""`verify` checks a larger SQLite file table by table, to keep the transactions short."""
 UNREADABLE = (StoreDamaged, TypeError, ValueError)
-"""What reading a damaged row may raise: a column may hold a value of another type."""
+"""The errors of reading a damaged row. A column may hold a value of another type."""
 _PAGE = 500
 _INCREMENTAL = 2
 _DIGEST_BYTES = 32
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is wrong: where, as far as it has a place, and a sentence for a person."""
+    """A problem: the place, if known, and a sentence for a person."""
 
     user: str | None
     conversation: str | None
@@ -66,7 +66,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Progress(NamedTuple):
-    """How far `verify` is, in numbers of events, of about how many. Pruned partials had numbers too."""
+    """The progress of `verify`: checked seqs, and the approximate number of all seqs, including pruned partials."""
 
     conversations: int
     done: int
@@ -74,47 +74,54 @@ class Progress(NamedTuple):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What was looked at, and what is wrong with it."""
+    """The result of `verify`: the numbers of checked things, and the problems."""
 
     conversations: int
     facts: int
     partials: int
     blobs: int
     stale: int
-    """Conversations whose index another version made. It is made anew when they are next written."""
+    """The number of conversations with an index of another version. The next append rebuilds such an index."""
     problems: list[Problem]
     complete: bool
-    """False when there was more wrong than `problems` holds."""
+    """Whether `problems` holds all problems."""
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """What is wrong, a line each, and what was looked at."""
-        counts = {
-            "conversation": self.conversations,
-            "event": self.facts + self.partials,
-            "blob": self.blobs,
-        }
-        what = ", ".join(
-            f"{count:,} {name}{'' if count == 1 else 's'}"
-            for name, count in counts.items()
-        )
+        """Return a line for each problem, and a last line with the numbers of checked things."""
+        counts = [
+            _count(self.conversations, "conversation"),
+            _count(self.facts + self.partials, "event"),
+            _count(self.blobs, "blob"),
+        ]
+        checked = ", ".join(counts)
         if self.stale:
-            what += f" ({self.stale:,} conversations are indexed anew when they are next written)"
-        count = f"{len(self.problems):,}{'' if self.complete else ' and more'}"
-        verdict = "ok" if self.ok else f"{count} problem{'' if count == '1' else 's'}"
-        return [*map(str, self.problems), f"{what}: {verdict}"]
+            checked += f" ({self.stale:,} conversations are indexed anew when they are next written)"
+        verdict = _count(len(self.problems), "problem")
+        if not self.complete:
+            verdict = f"{len(self.problems):,} and more problems"
+        if self.ok:
+            verdict = "ok"
+        return [*map(str, self.problems), f"{checked}: {verdict}"]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def verify(
-    journal: Journal, *, progress: Callable[[Progress], None] | None = None
+    journal: Journal,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    problems_max: int = PROBLEMS_MAX,
 ) -> Report:
-    """Prove the whole store, of every user."""
+    """Check the whole store, with the data of all users. Report at most `problems_max` problems."""
     check = _Check(journal.store, progress)
     found = check.run()
-    kept = list(islice(found, PROBLEMS_MAX))
+    kept = list(islice(found, problems_max))
     complete = next(found, None) is None
     return Report(
         check.conversations,
@@ -128,13 +135,13 @@ def verify(
 
 
 def engine_of(journal: Journal) -> str:
-    """The engine behind a journal, and its version."""
+    """Return the name and the version of the engine of a journal."""
     name = "SQLite" if isinstance(journal.store, SqliteStore) else "PostgreSQL"
     return f"{name} {journal.store.query('engine_version')[0][0]}"
 
 
 class _Check:
-    """One walk through the store."""
+    """A single check of the store."""
 
     def __init__(
         self, store: Store, progress: Callable[[Progress], None] | None
@@ -170,8 +177,8 @@ class _Check:
 
     def _pages(
         self, name: str, keys: tuple[str, ...], start: tuple[object, ...]
-    ) -> Iterator[Row]:
-        """Rows in the order of their first columns, which are these keys."""
+    ) -> Iterator[SqlRow]:
+        """Yield rows in the order of the columns `keys`, the first columns of a row."""
         while page := self._store.query(
             name, **dict(zip(keys, start, strict=True)), limit=_PAGE
         ):
@@ -234,26 +241,25 @@ class _Check:
             yield Problem(owner, name, seq, what)
 
     def _orphans(self, after: int, before: int) -> Iterator[Problem]:
-        """Rows of conversations between two numbers that are there. There are none between."""
+        """Yield the tables with rows of missing conversations. No conversation has a number between the two numbers."""
         if before <= after + 1:
             return
-        places = {"low": after + 1 << SEQ_BITS, "high": before << SEQ_BITS}
+        row_keys = {"low": after + 1 << SEQ_BITS, "high": before << SEQ_BITS}
         for table, num in self._store.query(
-            "prove_no_orphans", **places, after=after, before=before
+            "prove_no_orphans", **row_keys, after=after, before=before
         ):
-            dead = self._store.query("tombstone_of", num=num)
-            owner, name = dead[0] if dead else (None, None)
-            why = (
-                "It was deleted"
-                if dead
-                else f"There is no conversation with number {num}"
-            )
+            owner, name = None, None
+            why = f"There is no conversation with number {num}"
+            tombstones = self._store.query("tombstone_of", num=num)
+            if tombstones:
+                owner, name = tombstones[0]
+                why = "It was deleted"
             yield Problem(owner, name, None, f"{why}, and it still has {table}.")
 
     def _received(self) -> Iterator[Problem]:
         rows = self._pages("prove_received", ("owner", "source", "id"), ("", "", ""))
-        for owner, source, key, place, count, user, name, fact, partial in rows:
-            num, seq = place >> SEQ_BITS, place & ALL_SEQS
+        for owner, source, key, row_key, count, user, name, fact, partial in rows:
+            num, seq = row_key >> SEQ_BITS, row_key & ALL_SEQS
             what = f"What {source} sent as {key}"
             if name is None:
                 if num not in self._gone and not self._store.query(
@@ -273,14 +279,18 @@ class _Check:
                     f"{what} stands in a conversation of another user.",
                 )
             elif count < 1 or (
-                fact is None and partial is None and not self._was_partial(place)
+                fact is None and partial is None and not self._was_partial(row_key)
             ):
                 yield Problem(
                     owner, name, seq, f"{what} should stand here, and nothing does."
                 )
 
-    def _was_partial(self, place: int) -> bool:
-        where = {"place": place, "high": place | ALL_SEQS, "seq": place & ALL_SEQS}
+    def _was_partial(self, row_key: int) -> bool:
+        where = {
+            "place": row_key,
+            "high": row_key | ALL_SEQS,
+            "seq": row_key & ALL_SEQS,
+        }
         return bool(self._store.query("prove_replaced", **where))
 
     def _leases(self) -> Iterator[Problem]:
@@ -302,7 +312,7 @@ class _Check:
                 )
 
     def _memory(self) -> Iterator[Problem]:
-        """Versions without a hole, learned from messages of the user's own that are there, and under a revision."""
+        """Check that the versions of a memory have no gap, and that the source belongs to the user and exists."""
         rows = self._pages("prove_memory", ("owner", "id", "version"), ("", "", 0))
         for (
             owner,
@@ -310,7 +320,7 @@ class _Check:
             version,
             state,
             before,
-            place,
+            row_key,
             user,
             name,
             there,
@@ -318,34 +328,40 @@ class _Check:
             scoped,
             revision,
         ) in rows:
-            seq = None if place is None else place & ALL_SEQS
+            seq = None if row_key is None else row_key & ALL_SEQS
             if (before or 0) + 1 != version:
                 yield Problem(
-                    owner, name, seq, f"Version {version} of fact {fact} follows none."
+                    owner,
+                    name,
+                    seq,
+                    f"Version {version} of memory {fact} follows none.",
                 )
             if revision is None or state not in {"standing", "removed"}:
                 yield Problem(
-                    owner, name, seq, f"Fact {fact} is {state}, at revision {revision}."
+                    owner,
+                    name,
+                    seq,
+                    f"Memory {fact} is {state}, at revision {revision}.",
                 )
-            if (place is not None and user != owner) or (
+            if (row_key is not None and user != owner) or (
                 scope is not None and scoped != owner
             ):
                 yield Problem(
                     owner,
                     None,
                     None,
-                    f"Fact {fact} is of a conversation that {owner} does not have.",
+                    f"Memory {fact} is of a conversation that {owner} does not have.",
                 )
-            elif place is not None and state == "standing" and not there:
+            elif row_key is not None and state == "standing" and not there:
                 yield Problem(
                     owner,
                     name,
                     seq,
-                    f"Fact {fact} was learned from this, and nothing stands here.",
+                    f"Memory {fact} was learned from this, and nothing stands here.",
                 )
 
     def _schedules(self) -> Iterator[Problem]:
-        """Each stands in a conversation of its own user, and was asked for there."""
+        """Yield the schedules outside the conversations of their users."""
         for owner, schedule, name in self._pages(
             "prove_schedules", ("owner", "id"), ("", "")
         ):
@@ -357,7 +373,7 @@ class _Check:
             )
 
     def _devices(self) -> Iterator[Problem]:
-        """Read every row. A damaged row is reported by its id, so that its browser can be signed out."""
+        """Read the rows of all signed-in browsers. The report names the id of a damaged row, for signing out."""
         try:
             for (device,) in self._pages("prove_devices", ("id",), ("",)):
                 yield from self._device(device)
@@ -394,24 +410,27 @@ class _Check:
             )
 
     def _whole(self, owner: str, name: str, size: int) -> bool:
-        """Whether the pieces of a blob make what it is named after. One piece is held at a time."""
-        digest, length, n = hashlib.sha256(), 0, -1
-        while rows := self._store.query("prove_chunk", owner=owner, hash=name, after=n):
-            n, data = n + 1, rows[0][1]
-            if rows[0][0] != n:
+        """Return whether the chunks of a blob have the size and the hash of the blob. Reads chunk by chunk."""
+        digest = hashlib.sha256()
+        length = 0
+        expected = 0
+        while rows := self._store.query(
+            "prove_chunk", owner=owner, hash=name, after=expected - 1
+        ):
+            number, data = rows[0]
+            if number != expected:
                 return False
             digest.update(data)
             length += len(data)
+            expected += 1
         return length == size and digest.hexdigest() == name
 
 
 def unreadable(error: Exception) -> str:
-    """Say in a sentence what one of `UNREADABLE` means."""
-    return (
-        str(error)
-        if isinstance(error, StoreDamaged)
-        else f"A row holds what it cannot hold: {error}."
-    )
+    """Describe an error of `UNREADABLE` in a sentence."""
+    if isinstance(error, StoreDamaged):
+        return str(error)
+    return f"A row holds what it cannot hold: {error}."
 
 
 def _of_store(what: str) -> Problem:
@@ -419,7 +438,7 @@ def _of_store(what: str) -> Problem:
 
 
 def _sqlite_file(store: SqliteStore) -> Iterator[Problem]:
-    """The file: its pages, its settings, and that its schema is the sum of the migrations."""
+    """Check the pages and the settings of the file, and compare the schema with the migrations."""
     application_id, auto_vacuum, page_size, page_count = store.query("prove_file")[0]
     if application_id != APPLICATION_ID:
         yield _of_store(
@@ -437,24 +456,22 @@ def _sqlite_file(store: SqliteStore) -> Iterator[Problem]:
         fresh.close()
     for name in sorted(schema.keys() | wanted.keys()):
         if schema.get(name) != wanted.get(name):
-            missing = (
-                "is missing"
-                if name not in schema
-                else "is not what the migrations make"
-            )
-            yield _of_store(f"In the schema, the {name} {missing}.")
+            problem = "is not what the migrations make"
+            if name not in schema:
+                problem = "is missing"
+            yield _of_store(f"In the schema, the {name} {problem}.")
     large = page_size * page_count > WHOLE_FILE_BYTES_MAX
     tables = sorted({row[2] for row in store.query("prove_schema")})
-    for (said,) in _integrity(store, tables if large else []):
-        if said != "ok":
-            yield _of_store(f"SQLite finds the file damaged: {said}.")
+    for (message,) in _integrity(store, tables if large else []):
+        if message != "ok":
+            yield _of_store(f"SQLite finds the file damaged: {message}.")
 
 
 def _schema(store: SqliteStore) -> dict[str, str]:
     return {f"{kind} {name}": sql for kind, name, _, sql in store.query("prove_schema")}
 
 
-def _integrity(store: SqliteStore, tables: list[str]) -> Iterator[Row]:
+def _integrity(store: SqliteStore, tables: list[str]) -> Iterator[SqlRow]:
     if not tables:
         yield from store.query("prove_whole_file")
     for table in tables:

@@ -1,1 +1,1 @@
-"""Memory providers: plugins, and the delivery of finished turns to them."""
+"""Memory providers: plugins, and the delivery of finished turns to the plugins."""

@@ -1,8 +1,8 @@
-"""MemoryProvider: what a memory that is not ours must be able to do.
+"""MemoryProvider: the interface of a memory outside of Tenax.
 
-Names and signatures are those that providers of this field are already written against, so that one of them loads here
-unchanged. A provider calls it a *session*: one stretch of a conversation. Four things must be given; everything else
-has a default that does nothing. A provider is never called on the thread of a turn (`MemoryManager`).
+Existing providers of the field use the same names and signatures, so these providers load unchanged. A *session* is a
+segment of a conversation, between two compactions. Four members are required; every other member has a default without
+effect. Tenax never calls a provider on the thread of a turn (`ProviderHandle`).
 """
 
 # ruff: noqa: ARG002, B027  (a hook that is not overridden takes what it is given and does nothing)
@@ -15,7 +15,8 @@ from typing import Any
 
 __all__ = ["BUILT_IN", "HOOKS", "MemoryProvider"]
 
-BUILT_IN = "builtin"  # the name of Tenax's own memory, which needs no worker
+BUILT_IN = "builtin"
+"""The name of the built-in memory. Tenax calls the built-in memory directly, without a thread."""
 HOOKS = frozenset(
     {
         "on_turn_start",
@@ -33,30 +34,30 @@ class MemoryProvider(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """A short name, the same at every start: what was sent is counted under it."""
+        """A short name, the same at every start, because the cursors of the store contain the name."""
 
     @abstractmethod
     def is_available(self) -> bool:
-        """Whether it is set up. Asks no network."""
+        """Return whether the provider is set up, without a network call."""
 
     @abstractmethod
     def initialize(self, session_id: str, **kwargs: Any) -> None:  # noqa: ANN401
-        """Get ready, once."""
+        """Prepare for calls, once."""
 
     @abstractmethod
     def get_tool_schemas(self) -> list[dict[str, Any]]:
-        """The tools it offers to the model, each `{name, description, parameters}`; or none."""
+        """Return the tools for the model, as `{name, description, parameters}`."""
 
     def system_prompt_block(self) -> str:
-        """What the model is to know about this memory."""
+        """Return the description of the memory for the model."""
         return ""
 
     def prefetch(self, query: str, *, session_id: str = "") -> str:
-        """What it recalls for this turn, at once: there is a hard deadline."""
+        """Return the recalled text for a turn, within a hard deadline."""
         return ""
 
     def queue_prefetch(self, query: str, *, session_id: str = "") -> None:
-        """Get ready what the next `prefetch` may ask for."""
+        """Prepare the answer to the next `prefetch`."""
 
     def sync_turn(
         self,
@@ -66,7 +67,7 @@ class MemoryProvider(ABC):
         session_id: str = "",
         messages: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Keep a finished turn. Turns come in order, one at a time."""
+        """Store a finished turn. Turns come in order, one at a time."""
 
     def handle_tool_call(
         self,
@@ -74,11 +75,11 @@ class MemoryProvider(ABC):
         args: dict[str, Any],
         **kwargs: Any,  # noqa: ANN401
     ) -> str:
-        """Answer one of its tools."""
+        """Answer a call of a tool of the provider."""
         raise NotImplementedError(f"{self.name} has no tool {tool_name}.")
 
     def shutdown(self) -> None:
-        """Let go of everything. The last call."""
+        """Release every resource. No call follows."""
 
     # -- hooks ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +87,7 @@ class MemoryProvider(ABC):
         """A turn begins."""
 
     def on_session_end(self, messages: list[dict[str, Any]]) -> None:
-        """A stretch is over: extract what is worth keeping. Every turn of it was synced before."""
+        """A session ended: extract the facts worth keeping. Every turn of the session was synced before."""
 
     def on_session_switch(
         self,
@@ -97,10 +98,10 @@ class MemoryProvider(ABC):
         rewound: bool = False,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """What follows belongs to another stretch; or turns of this one were taken back (`rewound`)."""
+        """Another session follows, or turns of the session were undone (`rewound`)."""
 
     def on_pre_compress(self, messages: list[dict[str, Any]]) -> str:
-        """What a summary of these messages must not leave out."""
+        """Return text to be included in a summary of the messages."""
         return ""
 
     def on_memory_write(
@@ -120,4 +121,4 @@ class MemoryProvider(ABC):
         child_session_id: str = "",
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """A piece of work that was given away is done."""
+        """A delegated task is done."""

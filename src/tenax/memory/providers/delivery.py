@@ -1,17 +1,19 @@
-"""Follower: gives one provider every finished turn and every end of a stretch, in order, from the journal.
+"""Delivery: gives a provider every finished turn and every end of a session, in order, from the journal.
 
-What it owes is two cursors of the store: `memory:<provider>:sync` over turns and `memory:<provider>:commit` over
-`memory.due`. A turn is stored before the provider hears of it, because it is read from there; so nobody waits for a
-provider, and a killed process owes what it owed. One process at a time gives (the lease `memory:<provider>`), and one thing
-at a time, on the provider's own lane; a call that never comes back holds this line and nothing else. The end of a stretch
-is told once no turn before it is left to tell.
+Two cursors of the store hold the progress of the provider: `memory:<provider>:sync` over turns and
+`memory:<provider>:commit` over `memory.due`. A turn is stored before the call of the provider. So nobody waits for a
+provider, and a killed process leaves the same work behind. A single process at a time delivers (the lease
+`memory:<provider>`), one call at a time. A call that never returns blocks this delivery and nothing else. The end of a
+session follows every earlier turn.
 
-How often: every turn, undo and end once. Only what was in flight when a process was killed, or when it ended and could not
-wait any longer, comes twice, with the same key. Turns that come back together by a restoration are in flight together.
+Every turn, undo and end is delivered once, with a single exception. A call in flight when the process is killed, or
+when the process ends and cannot wait any longer, is repeated with the same key. Turns restored by the same event are in
+flight together.
 
-What fails is tried again, after 1 second and at most 5 minutes. What has failed five times, while the provider took something
-else since, is buried: it stays as a letter, and the line goes on. When all fails it is the provider: nothing is buried, the
-follower rests as long, and then tries one thing.
+A failed call is retried after 1 second, and the pause doubles with every retry, up to 5 minutes. A call becomes a dead
+letter after five failures, if the provider accepted another call since the first failure; then the delivery continues
+with the next call. If every call fails, the provider is away: no call becomes a dead letter, the delivery rests, and
+then tries a single call.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from tenax.concurrency import Backoff
 from tenax.errors import (
     CursorMoved,
     Gone,
@@ -37,11 +40,11 @@ from tenax.errors import (
 )
 from tenax.events import MemoryDue, RunFinished
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Behind, Lease, Letter, Reader
-from tenax.memory.manager import Seat
-from tenax.memory.providers.finished_turns import Course, Due, Step, Turn
+from tenax.journal.base import Behind, DeadLetter, Lease, Reader
+from tenax.memory.providers.handle import ProviderHandle
+from tenax.memory.providers.turn_history import Due, Step, Turn, TurnHistory
 
-__all__ = ["Follower", "Status"]
+__all__ = ["Delivery", "Status"]
 
 log = logging.getLogger(__name__)
 
@@ -50,144 +53,154 @@ LEASE_SECONDS = 60.0
 RETRY_SECONDS = 60.0
 PAUSE_SECONDS_MAX = 300.0
 TRIES_MAX = 5
-_COURSES_MAX = 64
+_STORE_RETRY_SECONDS = 1.0
+_HISTORIES_MAX = 64
 _ROWS_MAX = 1000
 _FOR_EVER_US = 1 << 62
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How far a provider is."""
+    """The progress of a provider."""
 
     provider: str
     problem: str = ""
-    """Why it is not used."""
+    """Why the provider is not used."""
     behind: int = 0
-    """Turns that it was not given yet."""
+    """The number of undelivered turns."""
     owed: int = 0
-    """Ends of conversations that it was not given yet."""
+    """The number of undelivered ends of sessions."""
     busy_seconds: float = 0.0
     error: str = ""
-    """The last one."""
+    """The last error."""
     rests_seconds: float = 0.0
-    """Until it is tried again after failures."""
-    letters: list[Letter] = []
+    """Seconds until the next try after failures."""
+    letters: list[DeadLetter] = []
 
 
-class _NotTaken(Exception):
-    """The provider's line takes nothing: it is shut down, or full."""
+class _Refused(Exception):
+    """The provider takes no calls, because of its shutdown or too many waiting calls."""
 
 
-class Follower:
-    """One provider. All of it runs on one event loop; the provider on its lane."""
+class Delivery:
+    """The delivery to a provider. The delivery runs on an event loop, the provider on a separate thread."""
 
     def __init__(
         self,
         journal: AsyncJournal,
-        seat: Seat,
+        handle: ProviderHandle,
         *,
         leave_out: Collection[str] = (),
         home: str = "",
         profile: str = "",
     ) -> None:
-        self.name = seat.name
+        self.name = handle.name
         self._journal = journal
-        self._seat = seat
+        self._handle = handle
         self._owner = profile
         self._leave_out = frozenset(leave_out)
-        self._about = {
+        self._init_options = {
             "hermes_home": home,
             "platform": "tenax",
             "user_id": journal.user,
             "agent_identity": profile,
             "agent_context": "primary",
         }
-        self._sync = Reader(f"memory:{seat.name}:sync", "turns", "now")
-        self._commit = Reader(f"memory:{seat.name}:commit", "due", "now")
-        self._courses: OrderedDict[str, Course] = OrderedDict()
+        self._turns = Reader(f"memory:{handle.name}:sync", "turns", "now")
+        self._ends = Reader(f"memory:{handle.name}:commit", "due", "now")
+        self._histories: OrderedDict[str, TurnHistory] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._closing = False
         self._lease: Lease | None = None
         self._renewed_at = 0.0
-        self._call: Future[str] | None = None
+        self._call_in_flight: Future[str] | None = None
         self._initialized: Future[str] | None = None
         self._session = ""
-        self._asked: list[asyncio.Future[int]] = []
-        self._unlucky: dict[tuple[str, str, int], str] = {}
-        """Letters that failed again, and how."""
-        self._waits: dict[str, float] = {}
-        """Ends that cannot be told yet, and when to look again."""
-        self._taken = 0
-        """How much the provider took."""
+        """The last session announced to the provider."""
+        self._retry_requests: list[asyncio.Future[int]] = []
+        self._retry_errors: dict[tuple[str, str, int], str] = {}
+        """By reader, conversation and seq of a dead letter, the error of the last retry."""
+        self._waiting_ends: dict[str, float] = {}
+        """By conversation with an end not ready for delivery, the time of the next check."""
+        self._accepted = 0
+        """The number of calls accepted by the provider."""
         self._first_failures: dict[tuple[str, str], tuple[int, int]] = {}
-        """By reader and conversation: what fails there, and how much had been taken when it first did."""
+        """By reader and conversation: the failing seq, and `_accepted` at the first failure."""
         self._failing: set[tuple[str, str]] = set()
-        """What failed since the provider took anything."""
-        self._rest = self._rests_until = self._again_at = 0.0
+        """Readers and conversations with a failure since the last accepted call."""
+        self._rests = Backoff(1.0, PAUSE_SECONDS_MAX)
+        self._is_away = False
+        """Calls failed in two places at once, and the provider accepted no call since."""
+        self._rests_until = self._retry_at = 0.0
         self._error = ""
 
     # -- from outside ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to give. Needs a running loop."""
+        """Start the delivery. Needs a running event loop."""
         self._task = asyncio.create_task(self._run(), name=f"memory {self.name}")
 
     def wake(self) -> None:
-        """There may be something to give. Without this it looks every two seconds. For the loop's own thread."""
+        """Look for work now instead of within two seconds. Call only on the thread of the event loop."""
         self._woken.set()
 
-    def ready(self, session: str) -> Future[str] | None:
-        """Let the provider get ready, if it is not: once in a process, unless that failed. Returns at once, with the call."""
+    def initialize(self, session: str) -> Future[str] | None:
+        """Initialize the provider, once per process, and again after a failure.
+
+        Return the call at once, or `None` if the provider refuses calls.
+        """
         call = self._initialized
         if call is None or call.cancelled() or (call.done() and call.result()):
-            self._initialized = self._seat.hand("initialize", session, **self._about)
+            self._initialized = self._handle.deliver(
+                "initialize", session, **self._init_options
+            )
             self._session = session
         return self._initialized
 
-    async def standing(self) -> Status:
-        """How far it is, as the store says; also where another process gives."""
-        turns, ends = await self._late(self._sync), await self._late(self._commit)
-        letters = [
-            msgspec.structs.replace(
-                each,
-                error=self._unlucky.get(
-                    (name, each.conversation, each.seq), each.error
-                ),
-            )
-            for name in (self._sync.name, self._commit.name)
-            for each in await self._journal.letters(name)
-        ]
+    async def status(self) -> Status:
+        """Return the progress of the provider from the store, also if another process delivers."""
+        turns = await self._find_behind(self._turns)
+        ends = await self._find_behind(self._ends)
+        letters = []
+        for reader in (self._turns, self._ends):
+            for letter in await self._journal.letters(reader.name):
+                key = (reader.name, letter.conversation, letter.seq)
+                error = self._retry_errors.get(key, letter.error)
+                letters.append(msgspec.structs.replace(letter, error=error))
+        errors = [row.error for row in (*turns, *ends) if row.error]
         return Status(
             provider=self.name,
             behind=await self._count(turns, RunFinished),
             owed=await self._count(ends, MemoryDue),
-            busy_seconds=self._seat.told.busy_seconds,
-            error=self._error
-            or next((each.error for each in (*turns, *ends) if each.error), ""),
-            rests_seconds=max(0.0, self._again_at - self._now()),
+            busy_seconds=self._handle.deliveries.busy_seconds,
+            error=self._error or (errors[0] if errors else ""),
+            rests_seconds=max(0.0, self._retry_at - self._now()),
             letters=letters,
         )
 
     async def retry(self) -> int:
-        """Give the buried ones again, with the same keys, out of line. How many were taken, within a minute."""
-        asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._asked.append(asked)
+        """Deliver the dead letters again, with the same keys. Return the number of letters accepted within a minute."""
+        request: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._retry_requests.append(request)
         self.wake()
-        await asyncio.wait({asked}, timeout=RETRY_SECONDS)
-        if asked in self._asked:
-            self._asked.remove(asked)
-        return asked.result() if asked.done() else 0
+        await asyncio.wait({request}, timeout=RETRY_SECONDS)
+        if request in self._retry_requests:
+            self._retry_requests.remove(request)
+        return request.result() if request.done() else 0
 
     async def close(self, seconds: float) -> None:
-        """Stop giving; wait for the call in hand at most so long. Whoever comes next goes on from there."""
+        """Stop the delivery, and wait at most `seconds` for the call in flight.
+
+        The next process continues from the cursors.
+        """
         self._closing = True
         self.wake()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=seconds)
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=LOOK_SECONDS)
-        while self._asked:
-            self._asked.pop().set_result(0)
+        while self._retry_requests:
+            self._retry_requests.pop().set_result(0)
 
     # -- the loop --------------------------------------------------------------------------------------------
 
@@ -196,16 +209,17 @@ class Follower:
             self._woken.clear()
             more = False
             try:
-                more = await self._look()
-            except StoreMisused:  # closed
+                more = await self._deliver_round()
+            except StoreMisused:
+                # The store was closed.
                 return
-            except (_NotTaken, LeaseLost, CursorMoved) as error:
-                log.info("Memory %s is given nothing now. %s", self.name, error)
+            except (_Refused, LeaseLost, CursorMoved) as error:
+                log.info("Nothing is delivered to memory %s now. %s", self.name, error)
             except StoreUnavailable as error:
                 log.warning("%s Trying again.", error, extra={"action": "store_away"})
             except Exception:
                 log.exception(
-                    "Memory %s: a surprise.",
+                    "The delivery to memory %s failed unexpectedly.",
                     self.name,
                     extra={"action": "memory_surprise"},
                 )
@@ -214,48 +228,49 @@ class Follower:
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._woken.wait()
 
-    async def _look(self) -> bool:
-        """One round over all that is owed. Whether anything was given."""
-        if self._resting and not self._asked:
+    async def _deliver_round(self) -> bool:
+        """Go once through the owed deliveries. Return whether any call was delivered."""
+        if self._is_resting and not self._retry_requests:
             return False
-        turns = {
-            each.conversation: each for each in await self._journal.behind(self._sync)
-        }
-        ends = {
-            each.conversation: each for each in await self._journal.behind(self._commit)
-        }
-        now = self._now()
-        self._waits = {
-            name: until for name, until in self._waits.items() if until > now
-        }
+        turns = {row.conversation: row for row in await self._journal.behind(self._turns)}  # fmt: skip
+        ends = {row.conversation: row for row in await self._journal.behind(self._ends)}
+        self._forget_past_waits()
         names = sorted(turns, key=lambda name: turns[name].tries)
-        names += [
-            name for name in ends if name not in turns and name not in self._waits
-        ]
-        if not (names or self._asked) or not await self._hold():
+        for name in ends:
+            if name not in turns and name not in self._waiting_ends:
+                names.append(name)
+        if not (names or self._retry_requests) or not await self._acquire_lease():
             return False
         try:
-            given = await self._give_letters()
+            delivered = await self._retry_letters()
             for name in names:
-                if self._closing or self._resting:
+                if self._closing or self._is_resting:
                     break
-                given |= await self._serve(name, turns.get(name), ends.get(name))
-            return given
+                delivered |= await self._serve(name, turns.get(name), ends.get(name))
+            return delivered
         finally:
-            await self._let_go()
+            await self._release_lease()
+
+    def _forget_past_waits(self) -> None:
+        now = self._now()
+        waits = self._waiting_ends.items()
+        self._waiting_ends = {name: until for name, until in waits if until > now}
 
     async def _serve(
         self, name: str, turns: Behind | None, ends: Behind | None
     ) -> bool:
-        """One conversation. A deleted one owes nothing; one that cannot be read holds up no other."""
+        """Serve a conversation.
+
+        A deleted conversation owes nothing. A damaged conversation does not stop the other deliveries.
+        """
         try:
-            return await self._give(self._course(name), turns, ends)
+            return await self._deliver(self._history_of(name), turns, ends)
         except (Gone, NoSuchConversation):
-            self._courses.pop(name, None)
+            self._histories.pop(name, None)
         except StoreDamaged as error:
             self._error = str(error)
-            for reader in (self._sync, self._commit):
-                await self._noted(
+            for reader in (self._turns, self._ends):
+                await self._store(
                     self._journal.defer,
                     reader,
                     name,
@@ -264,208 +279,232 @@ class Follower:
                 )
         return False
 
-    async def _give(
-        self, course: Course, turns: Behind | None, ends: Behind | None
+    async def _deliver(
+        self, history: TurnHistory, turns: Behind | None, ends: Behind | None
     ) -> bool:
-        """Give what is owed of a conversation, in order, until nothing is left or something fails."""
-        name, given, last = course.conversation, False, None
-        at = await self._journal.cursor(self._sync, name)
-        met = await self._journal.cursor(self._commit, name)
-        await course.catch_up()
-        began = course.seq
-        while not self._closing and not self._resting:
-            steps, dues = course.owed(at), course.dues(met)
-            due = (
-                dues[0] if dues and (ends is not None or dues[0].seq > began) else None
-            )
-            if due is not None and self._ripe(due, steps):
-                # it came meanwhile: look again, and give it before what follows it
+        """Deliver the debt of a conversation, in order, until nothing is left or a call fails."""
+        name = history.conversation
+        delivered = False
+        last_turn = None
+        turns_at = await self._journal.cursor(self._turns, name)
+        ends_at = await self._journal.cursor(self._ends, name)
+        await history.catch_up()
+        began = history.seq
+        while not self._closing and not self._is_resting:
+            steps, dues = history.owed(turns_at), history.dues(ends_at)
+            due = dues[0] if dues else None
+            if due is not None and ends is None and due.seq <= began:
+                due = None
+            if due is not None and self._is_ready(due, steps):
                 if ends is None:
+                    # The boundary is new. Return, so that the next round delivers the boundary before later turns.
                     return True
-                if await self._end(course, due, met, ends):
-                    met, given, ends = (
-                        due.seq,
-                        True,
-                        msgspec.structs.replace(ends, tries=0),
-                    )
+                if await self._deliver_end(history, due, ends_at, ends):
+                    ends_at = due.seq
+                    delivered = True
+                    ends = msgspec.structs.replace(ends, tries=0)
                 else:
                     ends = None
             elif steps and turns is not None:
-                done, last = await self._tell(course, steps[0], at, turns)
+                step = steps[0]
+                done, last_turn = await self._deliver_step(history, step, turns_at, turns)  # fmt: skip
                 if not done:
                     break
-                at, given, turns = (
-                    steps[0].at,
-                    True,
-                    msgspec.structs.replace(turns, tries=0),
-                )
+                turns_at = step.at
+                delivered = True
+                turns = msgspec.structs.replace(turns, tries=0)
             else:
-                await self._pass(self._sync, course, at, turns)
-                await self._pass(
-                    self._commit, course, met, ends if due is None else None
-                )
-                if due is not None:
-                    self._waits[name] = self._now() + LEASE_SECONDS / 2
+                await self._skip(self._turns, history, turns_at, turns)
+                if due is None:
+                    await self._skip(self._ends, history, ends_at, ends)
+                else:
+                    self._waiting_ends[name] = self._now() + LEASE_SECONDS / 2
                 break
-            await course.catch_up()
-        if last is not None and not self._closing:
-            await self._hand("queue_prefetch", last.user, session_id=last.session)
-        return given
+            await history.catch_up()
+        if last_turn is not None and not self._closing:
+            await self._call_provider(
+                "queue_prefetch", last_turn.user, session_id=last_turn.session
+            )
+        return delivered
 
-    async def _pass(
-        self, reader: Reader, course: Course, at: int, behind: Behind | None
+    async def _skip(
+        self, reader: Reader, history: TurnHistory, at: int, behind: Behind | None
     ) -> None:
-        """There is nothing to give in what the cursor is behind of."""
+        """Advance a cursor over events without a delivery."""
         if behind is not None and at < behind.to:
-            await self._advance(reader, course, course.seq, at)
+            await self._advance(reader, history, history.seq, at)
 
-    def _ripe(self, due: Due, steps: list[Step]) -> bool:
-        """Whether an end is ours to tell, and no turn before it is left to tell. Another owner's waits for that one."""
-        ours = due.event.owner in {"", self._owner}
-        return ours and not any(each.at <= due.event.upto for each in steps)
+    def _is_ready(self, due: Due, steps: list[Step]) -> bool:
+        """Return whether an end belongs to the owner of the provider, and every turn before the end is delivered."""
+        is_ours = due.event.owner in {"", self._owner}
+        return is_ours and not any(step.at <= due.event.upto for step in steps)
 
-    # -- one thing -------------------------------------------------------------------------------------------
+    # -- one turn, undo or end -------------------------------------------------------------------------------
 
-    async def _tell(
-        self, course: Course, step: Step, at: int, behind: Behind
+    async def _deliver_step(
+        self, history: TurnHistory, step: Step, at: int, behind: Behind
     ) -> tuple[bool, Turn | None]:
-        error, last = await self._say(course, step)
+        error, last_turn = await self._send_step(history, step)
         if error:
-            return await self._failed(self._sync, behind, step.at, at, error), None
-        await self._advance(self._sync, course, step.at, at)
-        return True, last
+            done = await self._note_failure(self._turns, behind, step.at, at, error)
+            return done, None
+        await self._advance(self._turns, history, step.at, at)
+        return True, last_turn
 
-    async def _end(self, course: Course, due: Due, met: int, behind: Behind) -> bool:
-        error = "" if course.met(due, self._owner) else await self._say_end(course, due)
+    async def _deliver_end(
+        self, history: TurnHistory, due: Due, at: int, behind: Behind
+    ) -> bool:
+        error = ""
+        if not history.is_covered(due, self._owner):
+            error = await self._send_end(history, due)
         if error:
-            return await self._failed(self._commit, behind, due.seq, met, error)
-        await self._advance(self._commit, course, due.seq, met)
+            return await self._note_failure(self._ends, behind, due.seq, at, error)
+        await self._advance(self._ends, history, due.seq, at)
         return True
 
-    async def _say(self, course: Course, step: Step) -> tuple[str, Turn | None]:
-        """Tell turns, or that they were taken back. The error, and the last turn that was told."""
-        told: Turn | None = None
-        if step.taken:
-            return await self._say_taken(course, step), None
-        for each in step.turns:
-            turn = await course.turn(each)
-            # erased, or its words are with whoever marked it
+    async def _send_step(
+        self, history: TurnHistory, step: Step
+    ) -> tuple[str, Turn | None]:
+        """Send turns, or the undo of turns. Return the error and the last sent turn."""
+        if step.undone:
+            return await self._send_undo(history, step), None
+        sent: Turn | None = None
+        for finished in step.turns:
+            turn = await history.turn(finished)
+            # The turn was erased, or ran outside of Tenax without its text in the store.
             if turn is None or not turn.messages:
                 continue
-            words = {
-                "session_id": turn.session,
-                "messages": turn.messages,
-                "key": turn.key,
-            }
-            error = await self._call_in(
-                course, turn.session, "sync_turn", turn.user, turn.assistant, **words
+            error = await self._call_in_session(
+                history,
+                turn.session,
+                "sync_turn",
+                turn.user,
+                turn.assistant,
+                session_id=turn.session,
+                messages=turn.messages,
+                key=turn.key,
             )
             if error:
-                return error, told
-            told = turn
-        return "", told
+                return error, sent
+            sent = turn
+        return "", sent
 
-    async def _say_taken(self, course: Course, step: Step) -> str:
+    async def _send_undo(self, history: TurnHistory, step: Step) -> str:
         session = step.turns[0].session
-        keys = [f"{course.conversation}:{each.seq}" for each in step.turns]
-        parent = course.parents.get(session, "")
-        return await self._call_in(
-            course, session, "on_session_switch", session,
+        keys = [f"{history.conversation}:{turn.seq}" for turn in step.turns]
+        parent = history.parents.get(session, "")
+        return await self._call_in_session(
+            history, session, "on_session_switch", session,
             parent_session_id=parent, reset=False, rewound=True, keys=keys,
         )  # fmt: skip
 
-    async def _say_end(self, course: Course, due: Due) -> str:
-        messages = await course.ended(due, self._owner)
+    async def _send_end(self, history: TurnHistory, due: Due) -> str:
+        messages = await history.messages_until(due, self._owner)
         if not messages:
             return ""
-        return await self._call_in(
-            course, due.event.session, "on_session_end", messages
+        return await self._call_in_session(
+            history, due.event.session, "on_session_end", messages
         )
 
-    async def _call_in(
+    async def _call_in_session(
         self,
-        course: Course,
+        history: TurnHistory,
         session: str,
         method: str,
         *args: Any,  # noqa: ANN401
         **kwargs: Any,  # noqa: ANN401
     ) -> str:
-        """Tell the provider something of a stretch. The error, or ""."""
-        error = await self._switch(course, session) or await self._hand(
-            method, *args, **kwargs
-        )
+        """Call the provider about a session. Return the error, or ""."""
+        error = await self._switch_session(history, session)
         if not error:
-            self._took()
+            error = await self._call_provider(method, *args, **kwargs)
+        if not error:
+            self._note_success()
         return error
 
-    async def _switch(self, course: Course, session: str) -> str:
-        """Let the provider get ready, and say which stretch the next thing belongs to, if it is another one."""
-        self.ready(session)
-        if error := await self._done(self._initialized):
-            self._break()
+    async def _switch_session(self, history: TurnHistory, session: str) -> str:
+        """Initialize the provider, and announce the session if another session came before. Return the error, or ""."""
+        error = await self._wait_for(self.initialize(session))
+        if error:
+            self._rest()
             return error
         if session == self._session:
             return ""
-        parent = course.parents.get(session, "")
-        reset = not parent or parent != self._session
-        error = await self._hand(
+        parent = history.parents.get(session, "")
+        error = await self._call_provider(
             "on_session_switch",
             session,
             parent_session_id=parent,
-            reset=reset,
+            reset=not parent or parent != self._session,
             rewound=False,
         )
-        self._session = self._session if error else session
+        if not error:
+            self._session = session
         return error
 
-    async def _give_letters(self) -> bool:
-        """What was buried, once more, for those who asked for it."""
-        asked, taken = list(self._asked), 0
-        for reader in (self._sync, self._commit) if asked else ():
+    # -- dead letters ----------------------------------------------------------------------------------------
+
+    async def _retry_letters(self) -> bool:
+        """Deliver the dead letters again, if requested. Return whether the provider accepted any letter."""
+        requests = list(self._retry_requests)
+        if not requests:
+            return False
+        accepted = 0
+        for reader in (self._turns, self._ends):
             for letter in await self._journal.letters(reader.name):
                 with contextlib.suppress(Gone, NoSuchConversation):
-                    taken += await self._give_letter(reader, letter)
-        for each in asked:
-            each.set_result(taken)
-        self._asked = [each for each in self._asked if each not in asked]
-        return bool(taken)
+                    accepted += await self._retry_letter(reader, letter)
+        for request in requests:
+            request.set_result(accepted)
+            self._retry_requests.remove(request)
+        return bool(accepted)
 
-    async def _give_letter(self, reader: Reader, letter: Letter) -> bool:
+    async def _retry_letter(self, reader: Reader, letter: DeadLetter) -> bool:
         name, seq = letter.conversation, letter.seq
-        course, error = self._course(name), ""
-        await course.catch_up()
-        if reader is self._sync:
-            step = course.at(seq)
-            error = (await self._say(course, step))[0] if step is not None else ""
-        elif (due := next(iter(course.dues(seq - 1)), None)) is not None:
-            error = await self._say_end(course, due)
+        history = self._history_of(name)
+        error = ""
+        await history.catch_up()
+        if reader is self._turns:
+            step = history.step_at(seq)
+            if step is not None:
+                error, _ = await self._send_step(history, step)
+        else:
+            dues = history.dues(seq - 1)
+            if dues:
+                error = await self._send_end(history, dues[0])
+        key = (reader.name, name, seq)
         if error:
-            self._unlucky[reader.name, name, seq] = self._error = error
+            self._retry_errors[key] = self._error = error
             return False
-        await self._noted(self._journal.unbury, reader, name, seq)
-        self._unlucky.pop((reader.name, name, seq), None)
+        await self._store(self._journal.unbury, reader, name, seq)
+        self._retry_errors.pop(key, None)
         return True
 
-    # -- how it went -----------------------------------------------------------------------------------------
+    # -- success and failure ---------------------------------------------------------------------------------
 
-    def _took(self) -> None:
-        """The provider took something: it is there."""
-        if self._rest:  # it was away, and what failed meanwhile says nothing of its own
+    def _note_success(self) -> None:
+        """Note an accepted call: the provider is not away."""
+        if self._is_away:
+            # While the provider was away, every call failed. Do not count these failures against single calls.
             self._first_failures.clear()
-        self._taken += 1
+        self._accepted += 1
         self._failing.clear()
-        self._rest = self._rests_until = self._again_at = 0.0
+        self._is_away = False
+        self._rests.reset()
+        self._rests_until = self._retry_at = 0.0
 
-    async def _failed(
+    async def _note_failure(
         self, reader: Reader, behind: Behind, seq: int, was: int, error: str
     ) -> bool:
-        """Put it off, or bury it. Whether the line goes on."""
-        name, key = behind.conversation, (reader.name, behind.conversation)
+        """Postpone a call, or make the call a dead letter. Return whether the delivery continues with the next call."""
+        name = behind.conversation
+        key = (reader.name, name)
         self._error = error
         if self._first_failures.get(key, (0, 0))[0] != seq:
-            self._first_failures[key] = (seq, self._taken)
-        if behind.tries + 1 >= TRIES_MAX and self._taken > self._first_failures[key][1]:
-            await self._noted(
+            self._first_failures[key] = (seq, self._accepted)
+        others_succeed = self._accepted > self._first_failures[key][1]
+        if behind.tries + 1 >= TRIES_MAX and others_succeed:
+            await self._store(
                 self._journal.bury, reader, name, seq, was=was, error=error
             )
             self._failing.discard(key)
@@ -478,51 +517,53 @@ class Follower:
             )
             return True
         pause = min(2.0**behind.tries, PAUSE_SECONDS_MAX)
-        await self._noted(self._journal.defer, reader, name, seconds=pause, error=error)
+        await self._store(self._journal.defer, reader, name, seconds=pause, error=error)
         self._failing.add(key)
-        self._again_at = max(self._again_at, self._now() + pause)
+        self._retry_at = max(self._retry_at, self._now() + pause)
         if len(self._failing) > 1:
-            self._break()
+            self._rest()
         return False
 
-    def _break(self) -> None:
-        """It is the provider: rest."""
-        self._rest = min(self._rest * 2 or 1.0, PAUSE_SECONDS_MAX)
-        self._rests_until = self._again_at = self._now() + self._rest
+    def _rest(self) -> None:
+        """Stop every call for a while, because the provider seems to be away."""
+        self._is_away = True
+        self._rests_until = self._retry_at = self._now() + self._rests.next_pause()
 
     @property
-    def _resting(self) -> bool:
+    def _is_resting(self) -> bool:
         return self._now() < self._rests_until
 
-    # -- small things ----------------------------------------------------------------------------------------
+    # -- calls and the lease ---------------------------------------------------------------------------------
 
-    async def _hand(self, method: str, *args: Any, **kwargs: Any) -> str:  # noqa: ANN401
-        return await self._done(self._seat.hand(method, *args, **kwargs))
+    async def _call_provider(self, method: str, *args: Any, **kwargs: Any) -> str:  # noqa: ANN401
+        return await self._wait_for(self._handle.deliver(method, *args, **kwargs))
 
-    async def _done(self, call: Future[str] | None) -> str:
-        """Wait for a call, however long it takes, and keep the lease meanwhile. Its error, or ""."""
+    async def _wait_for(self, call: Future[str] | None) -> str:
+        """Wait for a call without a timeout, and renew the lease meanwhile. Return the error of the call, or ""."""
         if call is None:
-            raise _NotTaken
-        self._call, done = call, asyncio.wrap_future(call)
+            raise _Refused
+        self._call_in_flight = call
+        done = asyncio.wrap_future(call)
         try:
             while not (await asyncio.wait({done}, timeout=LEASE_SECONDS / 3))[0]:
                 with contextlib.suppress(LeaseLost, StoreUnavailable):
-                    await self._renew()
+                    await self._renew_lease()
         except asyncio.CancelledError:
             done.cancel()
             raise
         if done.cancelled():
-            raise _NotTaken
+            raise _Refused
         if self._now() - self._renewed_at > LEASE_SECONDS / 3:
             with contextlib.suppress(StoreUnavailable):
-                await self._renew()
+                await self._renew_lease()
         return done.result()
 
-    async def _hold(self) -> bool:
-        """Whether this process is the one that gives."""
-        if self._lease is not None:  # the store was away when it was to be given back
+    async def _acquire_lease(self) -> bool:
+        """Acquire or renew the lease. Return whether the current process delivers."""
+        if self._lease is not None:
+            # An earlier release failed, because the store was away.
             with contextlib.suppress(LeaseLost):
-                await self._renew()
+                await self._renew_lease()
                 return True
         holder = await self._journal.instance()
         self._lease = await self._journal.claim(
@@ -531,31 +572,35 @@ class Follower:
         self._renewed_at = self._now()
         return self._lease is not None
 
-    async def _renew(self) -> None:
+    async def _renew_lease(self) -> None:
         if self._lease is not None:
             self._lease = await self._journal.renew(self._lease)
             self._renewed_at = self._now()
 
-    async def _let_go(self) -> None:
-        """Give the lease back, unless a call is still out: nobody else shall make the same one."""
-        if self._lease is not None and (self._call is None or self._call.done()):
+    async def _release_lease(self) -> None:
+        """Release the lease, unless a call is in flight: no second process must make the same call."""
+        call = self._call_in_flight
+        if self._lease is not None and (call is None or call.done()):
             with contextlib.suppress(StoreUnavailable):
                 await self._journal.release(self._lease)
                 self._lease = None
 
-    async def _advance(self, reader: Reader, course: Course, to: int, was: int) -> None:
-        await self._noted(
-            self._journal.advance, reader, course.conversation, to, was=was
-        )
-        self._first_failures.pop((reader.name, course.conversation), None)
+    # -- the store -------------------------------------------------------------------------------------------
 
-    async def _noted(
+    async def _advance(
+        self, reader: Reader, history: TurnHistory, to: int, was: int
+    ) -> None:
+        name = history.conversation
+        await self._store(self._journal.advance, reader, name, to, was=was)
+        self._first_failures.pop((reader.name, name), None)
+
+    async def _store(
         self,
         verb: Callable[..., Awaitable[Any]],
         *args: Any,  # noqa: ANN401
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """Say so in the store, however long it is away: what the provider has taken is not given twice for that."""
+        """Store an outcome, and retry while the store is away, so that no accepted call is made twice."""
         while True:
             try:
                 await verb(*args, **kwargs, lease=self._lease)
@@ -563,21 +608,21 @@ class Follower:
                 if self._closing:
                     raise
                 log.warning("%s Trying again.", error, extra={"action": "store_away"})
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(_STORE_RETRY_SECONDS)
             else:
                 return
 
-    def _course(self, name: str) -> Course:
-        course = self._courses.pop(name, None) or Course(
-            self._journal, name, self._leave_out
-        )
-        self._courses[name] = course
-        if len(self._courses) > _COURSES_MAX:
-            self._courses.popitem(last=False)
-        return course
+    def _history_of(self, name: str) -> TurnHistory:
+        history = self._histories.pop(name, None)
+        if history is None:
+            history = TurnHistory(self._journal, name, self._leave_out)
+        self._histories[name] = history
+        if len(self._histories) > _HISTORIES_MAX:
+            self._histories.popitem(last=False)
+        return history
 
-    async def _late(self, reader: Reader) -> list[Behind]:
-        """Where it has work, also where it is left alone for now."""
+    async def _find_behind(self, reader: Reader) -> list[Behind]:
+        """Return the conversations with work for a reader, including postponed conversations."""
         await self._journal.behind(reader, _ROWS_MAX)
         where = {
             "reader": reader.name,
@@ -586,24 +631,25 @@ class Follower:
             "limit": _ROWS_MAX,
         }
         store = self._journal.store
-        rows = await self._journal.apart(lambda: store.query("behind", **where, past=0))
-        return [Behind(*row[:6]) for row in rows]
+        rows = await self._journal.threads.run(
+            lambda: store.query("behind", **where, past=0)
+        )
+        return [Behind(*columns) for *columns, _num in rows]
 
     async def _count(
-        self, late: list[Behind], kind: type[RunFinished | MemoryDue]
+        self, rows: list[Behind], kind: type[RunFinished | MemoryDue]
     ) -> int:
-        """How many turns or ends there are to give."""
+        """Return the number of undelivered turns or ends."""
         count = 0
-        for row in late:
+        for row in rows:
             with contextlib.suppress(Gone, NoSuchConversation):
                 page = await self._journal.read(
                     row.conversation, after=row.at, upto=row.to, limit=_ROWS_MAX
                 )
-                events = [each.event for each in page if each.kind == kind.kind]
-                count += sum(
-                    getattr(each, "outcome", "completed") == "completed"
-                    for each in events
-                )
+                for recorded in page:
+                    if recorded.kind == kind.kind:
+                        outcome = getattr(recorded.event, "outcome", "completed")
+                        count += outcome == "completed"
         return count
 
     def _now(self) -> float:

@@ -1,11 +1,13 @@
-"""Memory providers that are not part of Tenax: where they are found, and how one is loaded.
+"""Find and load memory providers from outside of Tenax.
 
-A provider is a folder with an `__init__.py` in the folder of plugins, or an installed package with an entry point in one of
-`GROUPS`. Either gives a class, or a function `register(context)` that calls `context.register_memory_provider(provider)`.
-Providers of this field import their base class from `agent.memory_provider`. While one is being imported, on its thread,
-and only where no such module can be found, that name is our `MemoryProvider`; afterwards it is gone again from every place
-where a real one would be looked for. Finding runs no code of a plugin. Loading does, on a thread of its own and with a
-deadline; what goes wrong is a sentence in `Loaded.problem`.
+A provider is a folder with an `__init__.py` in the folder of plugins, or an installed package with an entry point in
+one of `GROUPS`. Both give a class, or a function `register(context)` with a call of
+`context.register_memory_provider(provider)`. Existing providers of the field import their base class from
+`agent.memory_provider`. If no such module exists, the name stands for Tenax's `MemoryProvider` during the import of a
+provider, only on the thread of the import. Afterwards the name is removed.
+
+Finding runs no code of a plugin. Loading runs code of the plugin, on a separate thread and with a deadline.
+`Loaded.problem` describes a failure.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ from typing import Any, cast
 
 import msgspec
 
+from tenax.concurrency import SerialThread
 from tenax.memory.providers.base import MemoryProvider
-from tenax.memory.serial_thread import Lane, said
+from tenax.text import describe_error
 
 __all__ = ["GROUPS", "Loaded", "Plugin", "find_plugins", "load_plugin"]
 
-# ours, and the one that providers already use
+# The group of Tenax, and the group used by existing providers.
 GROUPS = ("tenax.memory", "hermes_agent.memory_providers")
 LOAD_SECONDS = 10.0
 _PACKAGE, _MODULE = "agent", "agent.memory_provider"
@@ -42,15 +45,17 @@ _loads = itertools.count(1)
 
 
 class Plugin(msgspec.Struct, frozen=True):
-    """A provider that could be loaded."""
+    """A provider found, but not loaded."""
 
     name: str
-    where: str  # for a person
-    open: Callable[[], Any]  # imports it
+    # The location, for a person.
+    where: str
+    # Imports the plugin.
+    open: Callable[[], Any]
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A provider, or why there is none."""
+    """A provider, or the reason for its absence."""
 
     name: str
     provider: MemoryProvider | None = None
@@ -58,27 +63,25 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class _Unusable(Exception):
-    """A sentence for a person."""
+    """A sentence for a person about an unusable plugin."""
 
 
 def find_plugins(folder: Path | None = None) -> list[Plugin]:
-    """All that could be loaded, by name. A folder goes before a package of the same name."""
-    places = sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
-    found = [
-        _in_folder(each)
-        for each in places
-        if each.name[0] not in "._" and (each / "__init__.py").is_file()
-    ]
+    """Return the available plugins. A folder hides a package of the same name."""
+    plugins: dict[str, Plugin] = {}
+    paths = sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
+    for path in paths:
+        if path.name[0] not in "._" and (path / "__init__.py").is_file():
+            plugins[path.name] = _in_folder(path)
     for group in GROUPS:
-        found += [
-            Plugin(each.name, f"the package {each.value}", each.load)
-            for each in entry_points(group=group)
-        ]
-    return list({each.name: each for each in reversed(found)}.values())[::-1]
+        for point in entry_points(group=group):
+            plugin = Plugin(point.name, f"the package {point.value}", point.load)
+            plugins.setdefault(point.name, plugin)
+    return list(plugins.values())
 
 
 def load_plugin(plugin: Plugin, *, seconds: float = LOAD_SECONDS) -> Loaded:
-    """Import a plugin, make its provider and ask whether it is set up."""
+    """Import a plugin, create its provider, and check `is_available`."""
     if not _loading.acquire(timeout=seconds):
         return Loaded(
             plugin.name,
@@ -86,7 +89,7 @@ def load_plugin(plugin: Plugin, *, seconds: float = LOAD_SECONDS) -> Loaded:
         )
     try:
         with _StandIn() as here:
-            answer = Lane(f"memory plugin {plugin.name}", 1).give(
+            answer = SerialThread(f"memory plugin {plugin.name}", 1).submit(
                 lambda: here() or _made(plugin), last=True
             )
             wait([answer] if answer else [], timeout=seconds)
@@ -102,21 +105,21 @@ def load_plugin(plugin: Plugin, *, seconds: float = LOAD_SECONDS) -> Loaded:
         why = (
             str(error)
             if isinstance(error, _Unusable)
-            else f"It fails with {said(error)}."
+            else f"It fails with {describe_error(error)}."
         )
         return Loaded(plugin.name, problem=f"{plugin.where} cannot be used. {why}")
     return Loaded(plugin.name, provider=answer.result())
 
 
-def _in_folder(place: Path) -> Plugin:
-    # A name that no other module has: two plugins may both be called `memory`.
-    known = f"_tenax_plugin_{zlib.crc32(str(place.resolve()).encode()):08x}_{re.sub(r'[^0-9A-Za-z]', '_', place.name)}"
+def _in_folder(folder: Path) -> Plugin:
+    # The module name is unique, because two plugins may both be called `memory`.
+    known = f"_tenax_plugin_{zlib.crc32(str(folder.resolve()).encode()):08x}_{re.sub(r'[^0-9A-Za-z]', '_', folder.name)}"
 
     def load() -> ModuleType:
-        # Every user has a provider of their own, and so modules of their own: what stands in them is not shared.
+        # Every user gets a separate provider with separate modules, so that users share no state.
         name = f"{known}_{next(_loads)}"
         spec = importlib.util.spec_from_file_location(
-            name, place / "__init__.py", submodule_search_locations=[str(place)]
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         assert spec is not None
         assert spec.loader is not None
@@ -125,20 +128,17 @@ def _in_folder(place: Path) -> Plugin:
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            for each in [
-                each
-                for each in sys.modules
-                if each == name or each.startswith(f"{name}.")
-            ]:
-                del sys.modules[each]
+            for loaded in list(sys.modules):
+                if loaded == name or loaded.startswith(f"{name}."):
+                    del sys.modules[loaded]
             raise
         return module
 
-    return Plugin(place.name, f"The folder {place}", load)
+    return Plugin(folder.name, f"The folder {folder}", load)
 
 
 class _Context:
-    """What `register` is given. Whatever else a plugin offers there is not for a memory."""
+    """The argument of `register`. Registrations of anything but a memory are ignored."""
 
     def __init__(self) -> None:
         self.providers: list[Any] = []
@@ -162,43 +162,44 @@ def _made(plugin: Plugin) -> MemoryProvider:
         context = _Context()
         given = thing(context) if inspect.signature(thing).parameters else thing()
         provider = context.providers[0] if context.providers else given
-    if not all(
-        callable(getattr(provider, each, None))
-        for each in ("initialize", "sync_turn", "prefetch")
-    ):
+    methods = ("initialize", "sync_turn", "prefetch")
+    if not all(callable(getattr(provider, method, None)) for method in methods):
         raise _Unusable("It does not give a memory provider.")
     if not provider.is_available():
         reason = str(getattr(provider, "unavailable_reason", str)() or "")
         raise _Unusable(f"It says that it is not set up. {reason}".strip())
-    # by what it can do: its base may be another one than ours
+    # The base class may come from elsewhere, so check the methods instead of the type.
     return cast(MemoryProvider, provider)
 
 
 def _only_class(module: ModuleType) -> type:
-    """The class in a module without `register`. Its base is known by name: it may be another one than ours."""
-    found = {
-        each
-        for each in vars(module).values()
-        if isinstance(each, type)
-        and not inspect.isabstract(each)
-        and any(base.__name__ == MemoryProvider.__name__ for base in each.__mro__[1:])
-    }
-    if len(found) != 1:
+    """Return the only provider class of a module without `register`. The base class is recognised by name."""
+    providers = set()
+    for value in vars(module).values():
+        if isinstance(value, type) and not inspect.isabstract(value):
+            bases = {base.__name__ for base in value.__mro__[1:]}
+            if MemoryProvider.__name__ in bases:
+                providers.add(value)
+    if len(providers) != 1:
         raise _Unusable(
-            f"It has no function register(context), and {len(found)} providers where one is needed."
+            f"It has no function register(context), and {len(providers)} providers where one is needed."
         )
-    return found.pop()
+    return providers.pop()
 
 
 class _StandIn(MetaPathFinder, Loader):
-    """Finds `agent.memory_provider` where nobody else does, for the thread that calls what entering gives."""
+    """An importer for `agent.memory_provider`, used if no other importer finds the module.
+
+    Entering returns a function. The importer serves only the thread calling the function.
+    """
 
     def __init__(self) -> None:
         self._thread: int | None = None
         self._given: list[ModuleType] = []
 
     def __enter__(self) -> Callable[[], None]:
-        sys.meta_path.append(self)  # last: a real one is found first
+        # Append at the end, so that a real module is found first.
+        sys.meta_path.append(self)
         return self._here
 
     def _here(self) -> None:
@@ -218,7 +219,7 @@ class _StandIn(MetaPathFinder, Loader):
             module.__dict__["MemoryProvider"] = MemoryProvider
 
     def __exit__(self, *raised: object) -> None:
-        """Leave nothing behind that would stand before a real module, nor in a real package."""
+        """Remove the importer and its modules, because they would hide real modules or stay in a real package."""
         sys.meta_path.remove(self)
         for module in self._given:
             if sys.modules.get(module.__name__) is module:

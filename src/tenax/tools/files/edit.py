@@ -1,7 +1,8 @@
-"""Reading, writing and editing files, inside the conversation's folder and nowhere else (`paths.py`)."""
+"""The tools `read_file`, `write_file` and `edit_file`, for the folder of a conversation (`paths.py`)."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import os
@@ -15,12 +16,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
-import msgspec
 from msgspec import Meta
 
+from tenax.concurrency import run_in_own_thread, write_atomically
 from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
-from tenax.tools.base import Call, Tool, aside
+from tenax.tools.base import Args, Call, Tool
 from tenax.tools.files.diff import diff
 from tenax.tools.files.walk import FILE
 from tenax.tools.paths import (
@@ -36,11 +37,11 @@ from tenax.tools.shell.repositories import find_repositories
 
 __all__ = ["READ_BYTES_MAX", "EditFile", "ReadFile", "WriteFile", "replace"]
 
+# Larger files are not read, and no edit creates one.
 READ_BYTES_MAX = 10 * 1024 * 1024
-"""Larger files are described, not read; and no edit makes one."""
 _SECONDS = 30.0
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_PLACES_MAX = 100_000
+_OFFSETS_MAX = 100_000
 _NOT_SHOWN = "The change is not shown: a rule forbids to read this file."
 
 _PathArg = Annotated[
@@ -49,7 +50,7 @@ _PathArg = Annotated[
 ]
 
 
-class ReadFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReadFileArgs(Args):
     path: _PathArg
     first_line: Annotated[
         int,
@@ -60,12 +61,12 @@ class ReadFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
-class WriteFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WriteFileArgs(Args):
     path: _PathArg
     content: Annotated[str, Meta(description="The whole new content of the file.")]
 
 
-class EditFileArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EditFileArgs(Args):
     path: _PathArg
     old: Annotated[
         str, Meta(description="The text to replace, exactly as the file holds it.")
@@ -94,21 +95,37 @@ class ReadFile(Tool[ReadFileArgs]):
         return "/".join(_named(args.path))
 
     async def run(self, args: ReadFileArgs, call: Call) -> str:
-        return await aside(functools.partial(_read, args, call.folder))
+        return await run_in_own_thread(functools.partial(_read_file, args, call.folder))
 
 
 class _Changes(Tool[A]):
-    """What both tools that change a file have in common: they show a diff, unless a rule forbids to read the file."""
+    """The base of `WriteFile` and `EditFile`. Both return a diff, unless a rule forbids reading the file."""
+
+    seconds = _SECONDS
+    asks = True
+    paths = True
+    open_words = "any content"
 
     def __init__(self, rules: Callable[[], Iterable[Rule]] = tuple) -> None:
         self._rules = rules
 
-    def _is_readable(self, path: str) -> bool:
-        shown = "/".join(_named(path))
-        return not any(
-            rule.verdict == "deny" and rule.fits("read_file", shown)
+    @abc.abstractmethod
+    def _change(
+        self, args: A, folder: Path, abandoned: threading.Event, *, readable: bool
+    ) -> str:
+        """Change the file, and return the text for the model. Blocks."""
+
+    async def run(self, args: A, call: Call) -> str:
+        shown = "/".join(_named(args.path))
+        readable = not any(
+            rule.verdict == "deny" and rule.matches("read_file", shown)
             for rule in self._rules()
         )
+        abandoned = threading.Event()
+        change = functools.partial(
+            self._change, args, call.folder, abandoned, readable=readable
+        )
+        return await run_in_own_thread(change, abandoned=abandoned)
 
 
 class WriteFile(_Changes[WriteFileArgs]):
@@ -119,26 +136,44 @@ class WriteFile(_Changes[WriteFileArgs]):
     )
     effect = "idempotent"
     args = WriteFileArgs
-    seconds = _SECONDS
-    asks = True
-    paths = True
-    open_words = "any content"
 
     def touches(self, args: WriteFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         return "/".join(_writable(args.path))
 
-    async def run(self, args: WriteFileArgs, call: Call) -> str:
-        readable = self._is_readable(args.path)
-        return await aside(
-            functools.partial(_write, args, call.folder, readable=readable)
-        )
+    def _change(
+        self,
+        args: WriteFileArgs,
+        folder: Path,
+        abandoned: threading.Event,
+        *,
+        readable: bool,
+    ) -> str:
+        parts = _writable(args.path)
+        shown = "/".join(parts)
+        data = args.content.encode()
+        content = None
+        with explained(shown):
+            os.close(open_folder(folder, make=True))
+            _refuse_protected(folder.resolve(), shown)
+            with parent_of(folder, parts, make=True) as parent:
+                # A file that cannot be read may still be replaced.
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    content = _read_content(parts[-1], parent, shown)
+                replace(parts[-1], parent, shown, data, abandoned)
+        wrote = f"{shown} was written: {len(data):,} bytes."
+        if not readable:
+            return f"{wrote} {_NOT_SHOWN}"
+        change = ""
+        if content and content.text is not None:
+            change = diff(shown, content.text, args.content)
+        return f"{wrote}\n{change}" if change else wrote
 
 
 class EditFile(_Changes[EditFileArgs]):
     """Replace a text in a file.
 
-    `once`: made again, the call would not find the text any more and would say so of an edit that was done, or would
-    find it in what it put there itself and do it twice. Whoever hears `unknown` after a crash reads the file.
+    The effect is `once`: a repeated call would either not find the text and report the finished edit as a failure, or
+    would find the text in the replacement and edit twice. After a crash the model gets `unknown` and reads the file.
     """
 
     name = "edit_file"
@@ -148,10 +183,6 @@ class EditFile(_Changes[EditFileArgs]):
     )
     effect = "once"
     args = EditFileArgs
-    seconds = _SECONDS
-    asks = True
-    paths = True
-    open_words = "any content"
 
     def touches(self, args: EditFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         if not args.old:
@@ -162,15 +193,32 @@ class EditFile(_Changes[EditFileArgs]):
             raise ToolFailed("The new text is the old one, so nothing would change.")
         return "/".join(_writable(args.path))
 
-    async def run(self, args: EditFileArgs, call: Call) -> str:
-        readable = self._is_readable(args.path)
-        return await aside(
-            functools.partial(_edit, args, call.folder, readable=readable)
-        )
+    def _change(
+        self,
+        args: EditFileArgs,
+        folder: Path,
+        abandoned: threading.Event,
+        *,
+        readable: bool,
+    ) -> str:
+        parts = _writable(args.path)
+        shown = "/".join(parts)
+        with explained(shown), parent_of(folder, parts, make=False) as parent:
+            content = _read_content(parts[-1], parent, shown)
+            if content.text is None:
+                raise ToolFailed(
+                    f"{shown} is not UTF-8 text of at most {READ_BYTES_MAX:,} bytes: it is not edited."
+                )
+            _refuse_protected(folder.resolve(), shown)
+            text = _replace_text(args, shown, content.text)
+            replace(parts[-1], parent, shown, text.encode(), abandoned, content.found)
+        if not readable:
+            return f"{shown} was edited. {_NOT_SHOWN}"
+        return diff(shown, content.text, text)
 
 
-class _Held(NamedTuple):
-    """What a file held: its first bytes if it is too long, and no text if it is none."""
+class _Content(NamedTuple):
+    """The contents of a file: only the first bytes of a long file. `text` is `None` for a long or binary file."""
 
     data: bytes
     text: str | None
@@ -185,7 +233,7 @@ def _named(path: str) -> list[str]:
 
 
 def _writable(path: str) -> list[str]:
-    """Git runs what its own folder says, as the person and outside of every sandbox: nothing is put there."""
+    """Return the names of a path. Refuse `.git`, because git runs programs from there with the rights of the person."""
     parts = _named(path)
     if any(is_git(part) for part in parts):
         raise ToolFailed(
@@ -195,24 +243,24 @@ def _writable(path: str) -> list[str]:
 
 
 def _refuse_protected(folder: Path, shown: str) -> None:
-    """What no command may write because git runs it, the other tools do not write either."""
+    """Refuse files that git reads or runs. Commands cannot write such files either."""
     if sys.platform == "linux" and find_repositories(folder).protects(shown):
         raise ToolFailed(f"{shown} is not written: git finds there what to run.")
 
 
-def _read(args: ReadFileArgs, folder: Path, deserted: threading.Event) -> str:  # noqa: ARG001  (nothing to undo)
+def _read_file(args: ReadFileArgs, folder: Path) -> str:
     parts = _named(args.path)
     shown = "/".join(parts)
     with explained(shown), parent_of(folder, parts, make=False) as parent:
-        held = _hold(parts[-1], parent, shown)
-    if len(held.data) > READ_BYTES_MAX:
-        return f"{shown} has {held.found.st_size:,} bytes. Files of more than {READ_BYTES_MAX:,} bytes are not read."
-    if held.text is None:
-        return f"{shown} is not UTF-8 text. It has {len(held.data):,} bytes."
-    return _lines(args, shown, held.text)
+        content = _read_content(parts[-1], parent, shown)
+    if len(content.data) > READ_BYTES_MAX:
+        return f"{shown} has {content.found.st_size:,} bytes. Files of more than {READ_BYTES_MAX:,} bytes are not read."
+    if content.text is None:
+        return f"{shown} is not UTF-8 text. It has {len(content.data):,} bytes."
+    return _show_lines(args, shown, content.text)
 
 
-def _hold(name: str, parent: int, shown: str) -> _Held:
+def _read_content(name: str, parent: int, shown: str) -> _Content:
     file_at(name, parent, shown)
     descriptor = os.open(name, FILE, dir_fd=parent)
     found = os.fstat(descriptor)
@@ -225,10 +273,10 @@ def _hold(name: str, parent: int, shown: str) -> _Held:
     if len(data) <= READ_BYTES_MAX and b"\0" not in data:
         with contextlib.suppress(UnicodeDecodeError):
             text = data.decode()
-    return _Held(data, text, found)
+    return _Content(data, text, found)
 
 
-def _lines(args: ReadFileArgs, shown: str, text: str) -> str:
+def _show_lines(args: ReadFileArgs, shown: str, text: str) -> str:
     if not text:
         return f"{shown} is empty."
     lines = text.removesuffix("\n").split("\n")
@@ -242,93 +290,54 @@ def _lines(args: ReadFileArgs, shown: str, text: str) -> str:
     )
 
 
-def _write(
-    args: WriteFileArgs, folder: Path, deserted: threading.Event, *, readable: bool
-) -> str:
-    parts = _writable(args.path)
-    shown = "/".join(parts)
-    data = args.content.encode()
-    held = None
-    with explained(shown):
-        os.close(open_folder(folder, make=True))
-        _refuse_protected(folder.resolve(), shown)
-        with parent_of(folder, parts, make=True) as parent:
-            # to replace it is another right
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                held = _hold(parts[-1], parent, shown)
-            replace(parts[-1], parent, shown, data, deserted)
-    wrote = f"{shown} was written: {len(data):,} bytes."
-    if not readable:
-        return f"{wrote} {_NOT_SHOWN}"
-    change = (
-        diff(shown, held.text, args.content) if held and held.text is not None else ""
-    )
-    return f"{wrote}\n{change}" if change else wrote
-
-
-def _edit(
-    args: EditFileArgs, folder: Path, deserted: threading.Event, *, readable: bool
-) -> str:
-    parts = _writable(args.path)
-    shown = "/".join(parts)
-    with explained(shown), parent_of(folder, parts, make=False) as parent:
-        held = _hold(parts[-1], parent, shown)
-        if held.text is None:
-            raise ToolFailed(
-                f"{shown} is not UTF-8 text of at most {READ_BYTES_MAX:,} bytes: it is not edited."
-            )
-        _refuse_protected(folder.resolve(), shown)
-        text = _edited(args, shown, held.text)
-        replace(parts[-1], parent, shown, text.encode(), deserted, held.found)
-    return (
-        diff(shown, held.text, text)
-        if readable
-        else f"{shown} was edited. {_NOT_SHOWN}"
-    )
-
-
-def _edited(args: EditFileArgs, shown: str, text: str) -> str:
-    """The text with the replacement. A line break of the model's stands for the file's own, whichever that is."""
+def _replace_text(args: EditFileArgs, shown: str, text: str) -> str:
+    """Return the edited text. A line break in the arguments matches both kinds, and the file keeps its own kind."""
     plain, old, new = (
-        each.replace("\r\n", "\n") for each in (text, args.old, args.new)
+        value.replace("\r\n", "\n") for value in (text, args.old, args.new)
     )
-    breaks = array(
-        "L", (each.start() - n for n, each in enumerate(re.finditer("\r\n", text)))
-    )
-    usual = 2 * len(breaks) > plain.count("\n")
-    pieces, at, size = [], 0, len(text.encode())
-    for place in _places(plain, old, shown, every=args.all):
-        start, end = (n + bisect_left(breaks, n) for n in (place, place + len(old)))
-        crlf = "\r\n" in text[start:end] if "\n" in old else usual
-        pieces += [text[at:start], new.replace("\n", "\r\n") if crlf else new]
-        at, size = end, size + len(pieces[-1].encode()) - len(text[start:end].encode())
+    # The offsets of CRLF breaks in `plain`, which convert its offsets to those of `text`.
+    matches = enumerate(re.finditer("\r\n", text))
+    breaks = array("L", (match.start() - n for n, match in matches))
+    is_mostly_crlf = 2 * len(breaks) > plain.count("\n")
+    pieces: list[str] = []
+    done, size = 0, len(text.encode())
+    for offset in _find_offsets(plain, old, shown, every=args.all):
+        start = offset + bisect_left(breaks, offset)
+        end = offset + len(old)
+        end += bisect_left(breaks, end)
+        is_crlf = "\r\n" in text[start:end] if "\n" in old else is_mostly_crlf
+        replacement = new.replace("\n", "\r\n") if is_crlf else new
+        pieces += [text[done:start], replacement]
+        done = end
+        size += len(replacement.encode()) - len(text[start:end].encode())
         if size > READ_BYTES_MAX:
             raise ToolFailed(
                 f"{shown} would have more than {READ_BYTES_MAX:,} bytes, so it was not edited."
             )
-    return "".join([*pieces, text[at:]])
+    return "".join([*pieces, text[done:]])
 
 
-def _places(text: str, old: str, shown: str, *, every: bool) -> list[int]:
-    """Where it occurs. What overlaps counts as two where it may occur only once."""
-    places = [text.find(old)]
-    if places[0] < 0:
+def _find_offsets(text: str, old: str, shown: str, *, every: bool) -> list[int]:
+    """Return the offsets of a text. Overlapping occurrences count as two, unless every occurrence is wanted."""
+    offsets = [text.find(old)]
+    if offsets[0] < 0:
         raise ToolFailed(
             f"The old text does not occur in {shown}.",
             hint="read the file: it must be the same to the space",
         )
-    while (place := text.find(old, places[-1] + (len(old) if every else 1))) >= 0:
+    step = len(old) if every else 1
+    while (offset := text.find(old, offsets[-1] + step)) >= 0:
         if not every:
             raise ToolFailed(
                 f"The old text occurs more than once in {shown}.",
                 hint="give more of what stands around it, or set all",
             )
-        if len(places) == _PLACES_MAX:
+        if len(offsets) == _OFFSETS_MAX:
             raise ToolFailed(
-                f"The old text occurs more than {_PLACES_MAX:,} times in {shown}."
+                f"The old text occurs more than {_OFFSETS_MAX:,} times in {shown}."
             )
-        places.append(place)
-    return places
+        offsets.append(offset)
+    return offsets
 
 
 def replace(
@@ -336,27 +345,20 @@ def replace(
     parent: int,
     shown: str,
     data: bytes,
-    deserted: threading.Event,
+    abandoned: threading.Event,
     edited: os.stat_result | None = None,
     mode: int | None = None,
 ) -> None:
-    """Put the new file in the place of the old one in one step, on disk before it is told.
+    """Replace a file atomically, and flush the file to disk.
 
-    `edited` is the file that the new one was made from: it must still be the one that is there. The mode stays, unless one is given.
+    `edited` is the status of the file at the time of reading. Raises `ToolFailed` if the file has changed since, or if
+    `abandoned` is set. The mode stays, unless `mode` is given.
     """
     before = file_at(name, parent, shown)
-    temporary = f".tenax-{os.urandom(8).hex()}"
-    descriptor = os.open(temporary, _NEW, 0o666, dir_fd=parent)
-    with contextlib.ExitStack() as undo:
-        undo.callback(os.unlink, temporary, dir_fd=parent)
-        with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor, not a path)
-            if mode is None and before is not None:
-                mode = before.st_mode & 0o777
-            if mode is not None:
-                os.fchmod(descriptor, mode)
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
+    if mode is None and before is not None:
+        mode = before.st_mode & 0o777
+
+    def check() -> None:
         if edited is not None and _state(file_at(name, parent, shown)) != _state(
             edited
         ):
@@ -364,11 +366,10 @@ def replace(
                 f"{shown} was changed meanwhile, so it was not edited.",
                 hint="read it again",
             )
-        if deserted.is_set():
+        if abandoned.is_set():
             raise ToolFailed(f"{shown} was not written: nobody waited for it any more.")
-        os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        undo.pop_all()
-    os.fsync(parent)
+
+    write_atomically(name, data, mode=mode, directory=parent, before_rename=check)
 
 
 def _state(found: os.stat_result | None) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Looking for files by name and for lines in them, inside the conversation's folder. The work is done by `seek.py`."""
+"""The tools `find_files` and `search_files`, for the folder of a conversation. `walk.py` does the work."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ import contextlib
 import json
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from tenax.clock import Timing
+from tenax.concurrency import python_file
 from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
-from tenax.tools.base import Call, Tool
-from tenax.tools.files import walk as seek
+from tenax.tools.base import Args, Call, Tool
+from tenax.tools.files import walk
 from tenax.tools.paths import parts_of, real_folder
 
 __all__ = ["FindFiles", "SearchFiles"]
 
-SECONDS_MAX = 10.0
-"""How long is looked. What was found until then is told."""
 _START_SECONDS = 5.0
 _PROCESSES_MAX = 4
 _CHARS_MAX = 1000
@@ -42,12 +40,12 @@ _InArg = Annotated[
 _GLOB = "such as *.py (in any folder), src/*.py or src/**/test_*.{ts,tsx}; relative to the folder to look in."
 
 
-class FindFilesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FindFilesArgs(Args):
     pattern: Annotated[str, Meta(description=f"A glob, {_GLOB}")]
     folder: _InArg = msgspec.field(default="", name="in")
 
 
-class SearchFilesArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SearchFilesArgs(Args):
     pattern: Annotated[
         str,
         Meta(
@@ -67,19 +65,24 @@ A = TypeVar("A", FindFilesArgs, SearchFilesArgs)
 
 
 class _Finding(Tool[A]):
-    """What both have in common: they look, a few at a time, and ask nobody."""
+    """The base of both tools: a few searches at a time, without approval."""
 
     effect = "pure"
-    seconds = SECONDS_MAX + _START_SECONDS
     asks = False
 
-    def __init__(self, rules: Callable[[], Iterable[Rule]] = tuple) -> None:
+    def __init__(
+        self,
+        rules: Callable[[], Iterable[Rule]] = tuple,
+        timing: Timing = Timing(),
+    ) -> None:
+        self.seconds = timing.find_seconds + _START_SECONDS
+        self._find_seconds = timing.find_seconds
         self._few = asyncio.Semaphore(_PROCESSES_MAX)
         self._rules = rules
 
     @abc.abstractmethod
     def _what(self, args: A) -> tuple[str, str | None]:
-        """The glob, and the regular expression of the lines."""
+        """Return the glob, and the regular expression for lines."""
 
     def touches(self, args: A, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         _globs(self._what(args)[0])
@@ -87,18 +90,25 @@ class _Finding(Tool[A]):
 
     async def run(self, args: A, call: Call) -> str:
         async with self._few:
-            return await _seek(
-                call.folder, args.folder, *self._what(args), self._denied()
-            )
+            glob, lines = self._what(args)
+            request = {
+                "folder": str(real_folder(call.folder)),
+                "parts": parts_of(args.folder),
+                "globs": _globs(glob),
+                "lines": lines,
+                "denied": self._denied(),
+                "seconds": self._find_seconds,
+            }
+            return await _seek(request)
 
     def _denied(self) -> list[str]:
-        """Patterns of the files that a rule forbids to read, or to find in this way: they are left out."""
-        denies = [each for each in self._rules() if each.verdict == "deny"]
+        """Return the patterns of the files that a rule forbids to read or to find."""
+        denies = [rule for rule in self._rules() if rule.verdict == "deny"]
         names = ("read_file", self.name)
         return [
-            each.touches
-            for each in denies
-            if any(fnmatchcase(name, each.tool) for name in names)
+            rule.touches
+            for rule in denies
+            if any(fnmatchcase(name, rule.tool) for name in names)
         ]
 
 
@@ -130,7 +140,7 @@ class SearchFiles(_Finding[SearchFilesArgs]):
 
 
 def _globs(pattern: str) -> list[str]:
-    """The globs that one with braces stands for. Without a slash it is for a name in any folder."""
+    """Expand the braces of a glob. A glob without a slash matches a name in every folder."""
     if not pattern or len(pattern) > _CHARS_MAX:
         raise ToolFailed(f"A glob must have 1 to {_CHARS_MAX:,} characters.")
     if pattern.startswith("/") or ".." in pattern.split("/"):
@@ -139,41 +149,39 @@ def _globs(pattern: str) -> list[str]:
         )
     globs = [pattern]
     while _BRACES.search(globs[0]):
-        globs = [
-            each[: braces.start()] + word + each[braces.end() :]
-            for each in globs
-            if (braces := _BRACES.search(each))
-            for word in braces[1].split(",")
-        ]
+        globs = [expanded for glob in globs for expanded in _expand_first_braces(glob)]
         if len(globs) > _GLOBS_MAX:
             raise ToolFailed(f"The glob stands for more than {_GLOBS_MAX} others.")
-    parts = [
-        [part for part in each.split("/") if part not in {"", "."}] for each in globs
-    ]
-    return ["/".join(each if len(each) > 1 else ["**", *each]) for each in parts]
+    return [_normalise(glob) for glob in globs]
 
 
-async def _seek(
-    root: Path, folder: str, glob: str, lines: str | None, denied: list[str]
-) -> str:
-    """Have it looked for by a process, which goes when nobody waits for it any more, and by itself when its time is up."""
-    asked = {
-        "folder": str(real_folder(root)),
-        "parts": parts_of(folder),
-        "globs": _globs(glob),
-        "lines": lines,
-        "denied": denied,
-        "seconds": SECONDS_MAX,
-    }
+def _expand_first_braces(glob: str) -> list[str]:
+    braces = _BRACES.search(glob)
+    if braces is None:
+        return []
+    before, after = glob[: braces.start()], glob[braces.end() :]
+    return [before + word + after for word in braces[1].split(",")]
+
+
+def _normalise(glob: str) -> str:
+    parts = [part for part in glob.split("/") if part not in {"", "."}]
+    if len(parts) <= 1:
+        parts.insert(0, "**")
+    return "/".join(parts)
+
+
+async def _seek(request: dict[str, Any]) -> str:
+    """Search in a child process. The child ends at the timeout, and is killed if the caller is cancelled."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-X", "utf8", seek.__file__),
+        *python_file(walk.__file__),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for us
+        # Ctrl-C must not reach the child.
+        start_new_session=True,
     )
     try:
-        out, err = await process.communicate(json.dumps(asked).encode())
+        out, err = await process.communicate(json.dumps(request).encode())
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -182,8 +190,8 @@ async def _seek(
     text = out.decode(errors="replace")
     if process.returncode == -signal.SIGALRM:
         whole = text[: text.rfind("\n") + 1]
-        return f"{whole}[Stopped after {SECONDS_MAX:g} seconds: this is not all of it. Look in a smaller folder.]"
-    if process.returncode == seek.REFUSED:
+        return f"{whole}[Stopped after {request['seconds']:g} seconds: this is not all of it. Look in a smaller folder.]"
+    if process.returncode == walk.REFUSED:
         raise ToolFailed(text.strip())
     if process.returncode:
         raise RuntimeError(

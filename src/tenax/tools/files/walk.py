@@ -1,10 +1,11 @@
-"""A program: look for files by name, or for lines in them, below one folder, and leave out what its ignore files name.
+"""A program for searching a folder for files by name, or for lines in files. Ignored files are omitted.
 
-`python -I -S -X utf8 seek.py`, with a request as JSON on its standard input. It prints what it finds as it finds it. It is a
-process of its own, of the standard library alone so that it starts in milliseconds, because a regular expression can
-take for ever and nothing in Python can stop one: here the kernel does, by an alarm that this process sets for itself.
+`python -I -S -X utf8 walk.py` reads a request as JSON from standard input, and prints every result immediately. The
+program is a separate process, because a regular expression can run forever and Python cannot stop it: the process sets
+an alarm, and the kernel ends the process. The program uses only the standard library, to start in milliseconds.
 
-Each folder is opened in the one before it and never through a link, so what is swapped meanwhile leads nowhere else.
+The program opens every folder relative to the parent folder and never through a link. So an exchanged folder does not
+lead out of the searched folder.
 """
 
 from __future__ import annotations
@@ -36,29 +37,29 @@ __all__ = [
     "with_ignores",
 ]
 
+# The maximum number of files and folders of a search.
 ENTRIES_MAX: Final = 50_000
-"""Files and folders that are looked at."""
+# Larger files are not searched.
 BYTES_MAX: Final = 2_000_000
-"""Larger files are not searched."""
 FOUND_MAX: Final = 200
+# The maximum number of different lines of an ignore file. Later lines are ignored.
 IGNORE_LINES_MAX: Final = 2_000
-"""Different lines of an ignore file. Those after them do not count."""
 _IGNORE_BYTES_MAX = 200_000
 _IGNORE_LINE_CHARS_MAX = 1_000
+# The exit code if the output is an error message.
 REFUSED: Final = 3
-"""The exit code with which a sentence is printed instead of a result."""
 _OUT_CHARS_MAX = 28_000
 _LINE_CHARS_MAX = 300
 _BEFORE_CHARS = 100
 DEPTH_MAX: Final = 100
 _MEMORY_MAX = 512 * 1024 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# a folder on the way may be one that we may enter and not list
+# A parent folder may allow entering, but not listing.
 _WAY = _FOLDER | getattr(os, "O_PATH", 0)
 FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
+# Errors of this process, not of the file: the process has no free descriptor or memory.
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""It is this process that can open no more: of what it would have opened nothing is known."""
 
 _TOKEN = re.compile(
     r"(\*+)|(\?)|\[([!^]?)(\]?(?:\[:[a-z]+:\]|\\.|[^]\\])*)\]|\\(.)|([^\\[])", re.DOTALL
@@ -75,39 +76,42 @@ _CLASSES = {
     "xdigit": "0-9a-fA-F",
 }
 _NEVER = "(?!)"
+# The same set as in tenax/text.py, which a program of the standard library cannot
+# import. tests/unit/test_text.py compares the two.
 _BREAKS = frozenset({"Cc", "Zl", "Zp"})
 _UNSEEN = _BREAKS | {"Cf", "Cs"}
 
 
 class Line(NamedTuple):
-    """A line of an ignore file. One expression per line: Python runs no other thread while it matches one."""
+    """A line of an ignore file. Every line is a separate expression, because a match blocks every thread of Python."""
 
     fits: Callable[[str], object]
     is_name: bool
-    """Whether it is about the last name of a path, and not about the whole."""
+    """Whether the line matches only the last name of a path, instead of the whole path."""
     ignored: bool
 
 
 class Ignores(NamedTuple):
-    """An ignore file, the last line first, since the last one that fits decides."""
+    """An ignore file. The last line comes first, because the last matching line decides."""
 
     at: int
-    """Where the part of a path begins that its patterns are about."""
+    """The offset of the folder's own paths within a whole path."""
     lines: list[Line]
 
 
 class Enough(Exception):
-    """No more is looked for. The message says why."""
+    """The search reached the limit named in the message."""
 
 
 class Abandoned(Exception):
-    """Nobody waits for the walk any more."""
+    """The caller of the walk has gone away."""
 
 
 def glob_to_regex(glob: str) -> str:
-    """What a path fits whose every name is followed by a slash. No pattern takes long: a star never gives back.
+    """Translate a glob into a regular expression for paths with a slash after every name.
 
-    That is right because what stands between two stars has a fixed length: where it fits first, it may stay.
+    A star does not backtrack, so no match takes long. The result is still correct, because the text between two stars
+    has a fixed length: the first match is as good as a later match.
     """
     runs: list[str] = [""]
     for name in glob.split("/"):
@@ -127,7 +131,8 @@ def _name_to_regex(glob: str) -> str:
     pieces, at = [""], 0
     while at < len(glob):
         token = _TOKEN.match(glob, at)
-        if token is None:  # a bracket that is not closed, or a backslash at the end
+        # An open bracket, or a backslash at the end.
+        if token is None:
             return _NEVER
         at = token.end()
         star, one, no, inside, escaped, plain = token.groups()
@@ -143,7 +148,7 @@ def _name_to_regex(glob: str) -> str:
         return pieces[0]
     return (
         pieces[0]
-        + "".join(f"(?>[^/]*?{each})" for each in pieces[1:-1])
+        + "".join(f"(?>[^/]*?{piece})" for piece in pieces[1:-1])
         + f"[^/]*{pieces[-1]}"
     )
 
@@ -155,15 +160,16 @@ def _set_to_regex(inside: str, *, no: bool) -> str:
             items += _CLASSES.get(kind, "")
         elif one:
             items += re.escape(one[-1])
-        else:  # of one that runs backwards, Git takes the first character
+        else:
+            # Of a reversed range, Git takes the first character.
             items += f"{re.escape(first[-1])}-{re.escape(max(first[-1], last[-1]))}"
     if no:
         return f"[^/{items}]"
     return f"(?!/)[{items}]" if items else _NEVER
 
 
-def ignores(text: str, at: int = 0) -> Ignores | None:
-    """What an ignore file says; None if that is nothing."""
+def parse_ignores(text: str, at: int = 0) -> Ignores | None:
+    """Parse an ignore file. Return `None` for a file without patterns."""
     found: dict[str, Line] = {}
     for raw in text.removeprefix("\ufeff").split("\n"):
         line = raw.removesuffix("\r").rstrip(" ")
@@ -194,16 +200,16 @@ def is_ignored(
     files: list[Ignores],
     *,
     folder: bool,
-    is_deserted: Callable[[], bool] = bool,
+    is_abandoned: Callable[[], bool] = bool,
 ) -> bool:
-    """Whether these files say so of this path; the one that lies deepest decides first. Raises Abandoned."""
+    """Return whether a path is ignored. The ignore file in the deepest folder decides first. Raises `Abandoned`."""
     end = f"/{chr(0) * folder}"
     name = path.rpartition("/")[2] + end
     for at, lines in reversed(files):
         whole = path[at:] + end
         for fits, is_name, ignored in lines:
-            # a whole path can be long, and then a line takes milliseconds
-            if not is_name and is_deserted():
+            # Matching a long path takes milliseconds for every line.
+            if not is_name and is_abandoned():
                 raise Abandoned
             if fits(name if is_name else whole):
                 return ignored
@@ -211,42 +217,42 @@ def is_ignored(
 
 
 class Walk:
-    """A way through a folder, which takes so many files and folders and no more."""
+    """A walk through a folder, limited to a number of files and folders."""
 
     def __init__(
-        self, entries_max: int = ENTRIES_MAX, is_deserted: Callable[[], bool] = bool
+        self, entries_max: int = ENTRIES_MAX, is_abandoned: Callable[[], bool] = bool
     ) -> None:
         self._max = self._left = entries_max
-        self._is_deserted = is_deserted
+        self._is_abandoned = is_abandoned
+        # The number of unreadable files and folders.
         self.unread = 0
-        """What could not be looked into."""
 
     def walk(
         self, folder: int, path: str, files: list[Ignores], depth: int
     ) -> Iterator[tuple[int, str, str]]:
-        """Every file below that is not ignored: the folder that holds it, open, its name and its path.
+        """Yield every file except ignored files: the descriptor of the folder, the name and the path.
 
-        Raises Abandoned once nobody waits for it.
+        Raises `Abandoned` after the caller has gone away, and `Enough` at the limit.
         """
         for name, is_folder, is_file in self._entries(folder):
-            if self._is_deserted():
+            if self._is_abandoned():
                 raise Abandoned
-            place = path + name
+            file_path = path + name
             if not (is_folder or is_file):
                 continue
             if is_ignored(
-                place, files, folder=is_folder, is_deserted=self._is_deserted
+                file_path, files, folder=is_folder, is_abandoned=self._is_abandoned
             ):
                 continue
             if is_file:
-                yield folder, name, place
+                yield folder, name, file_path
                 continue
-            with self._counted():
+            with self._count_unreadable():
                 if not depth:
                     raise OSError
                 inner = os.open(name, _FOLDER, dir_fd=folder)
                 try:
-                    below = f"{place}/"
+                    below = f"{file_path}/"
                     yield from self.walk(
                         inner, below, with_ignores(files, inner, below), depth - 1
                     )
@@ -255,14 +261,12 @@ class Walk:
 
     def _entries(self, folder: int) -> list[tuple[str, bool, bool]]:
         found: list[tuple[str, bool, bool]] = []
-        with self._counted(), os.scandir(folder) as entries:
-            for each in islice(entries, self._left + 1):
-                if each.name.casefold() != ".git":
-                    kinds = (
-                        each.is_dir(follow_symlinks=False),
-                        each.is_file(follow_symlinks=False),
-                    )
-                    found.append((each.name, *kinds))
+        with self._count_unreadable(), os.scandir(folder) as entries:
+            for entry in islice(entries, self._left + 1):
+                if entry.name.casefold() != ".git":
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    is_file = entry.is_file(follow_symlinks=False)
+                    found.append((entry.name, is_folder, is_file))
         self._left -= len(found)
         if self._left < 0:
             raise Enough(
@@ -271,8 +275,8 @@ class Walk:
         return sorted(found)
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        """What cannot be read is counted; what went away or became a link meanwhile is just not there."""
+    def _count_unreadable(self) -> Iterator[None]:
+        """Count unreadable entries. Entries deleted or replaced by links meanwhile are not counted."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
@@ -284,7 +288,7 @@ class Walk:
 
 
 class Search(Walk):
-    """One look through a folder. What it finds is said at once, whatever ends this process afterwards."""
+    """A search of a folder. Every result is printed immediately, so that an alarm loses no result."""
 
     def __init__(
         self,
@@ -299,10 +303,10 @@ class Search(Walk):
         self._found = self._chars = self._large = 0
 
     def run(self, root: str, parts: list[str]) -> None:
-        """Look below this folder of the root, then say what was left out."""
+        """Search below a folder of the root, then print notes about the omitted files."""
         notes = []
         try:
-            # it may not have been made yet
+            # The folder may not exist yet.
             with contextlib.suppress(FileNotFoundError):
                 self._below(open_folder(root), parts)
         except Enough as enough:
@@ -325,27 +329,27 @@ class Search(Walk):
             folder = _enter(part, folder, path)
             path += "/"
             files = with_ignores(files, folder, path)
-        for parent, name, place in self.walk(folder, path, files, DEPTH_MAX):
-            if self._glob.fullmatch(f"{place[len(path) :]}/") and not self._is_denied(
-                place
-            ):
+        for parent, name, file_path in self.walk(folder, path, files, DEPTH_MAX):
+            if self._glob.fullmatch(
+                f"{file_path[len(path) :]}/"
+            ) and not self._is_denied(file_path):
                 if self._lines is None:
-                    self._say(shown(place))
+                    self._say(shown(file_path))
                 else:
-                    self._search(self._lines, parent, name, place)
+                    self._search(self._lines, parent, name, file_path)
 
     def _is_denied(self, path: str) -> bool:
-        """Whether a rule forbids to read it. The rule is about the path as a person would be told it."""
-        told = "".join(
-            "\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in path
+        """Return whether a rule forbids reading a file. Rules match the displayed path."""
+        visible = "".join(
+            "\ufffd" if unicodedata.category(char) in _UNSEEN else char for char in path
         )
-        return self._denied is not None and self._denied.fullmatch(told) is not None
+        return self._denied is not None and self._denied.fullmatch(visible) is not None
 
     def _search(
         self, lines: re.Pattern[str], parent: int, name: str, path: str
     ) -> None:
         data = b""
-        with self._counted():
+        with self._count_unreadable():
             data = read(name, parent)
         if len(data) > BYTES_MAX:
             self._large += 1
@@ -368,7 +372,7 @@ class Search(Walk):
 
 
 def read(name: str, parent: int) -> bytes:
-    """The bytes of a file, no more than one over the limit; none if it is no file."""
+    """Read a file up to one byte over the limit. Return no bytes if it is not a regular file."""
     descriptor = os.open(name, FILE, dir_fd=parent)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -378,36 +382,39 @@ def read(name: str, parent: int) -> bytes:
 
 
 def shown(path: str) -> str:
-    """The path on one line, in quotes if it holds what cannot be seen."""
-    unseen = any(unicodedata.category(each) in _UNSEEN for each in path)
+    """Return the path on a single line, in quotes if the path contains invisible characters."""
+    unseen = any(unicodedata.category(char) in _UNSEEN for char in path)
     return json.dumps(path) if unseen or path.startswith('"') else path
 
 
 def _window(line: str, at: int) -> str:
-    """The part of a line around what was found, and nothing that would begin another one."""
+    """Return the part of a line around a match, with line breaks and control characters replaced."""
     first = max(0, at - _BEFORE_CHARS) if len(line) > _LINE_CHARS_MAX else 0
     part = line[first : first + _LINE_CHARS_MAX]
     part = f"{'[...]' * (first > 0)}{part}{'[...]' * (len(line) > first + len(part))}"
     return "".join(
-        "\ufffd" if each != "\t" and unicodedata.category(each) in _BREAKS else each
-        for each in part
+        "\ufffd" if char != "\t" and unicodedata.category(char) in _BREAKS else char
+        for char in part
     )
 
 
 def with_ignores(files: list[Ignores], folder: int, path: str) -> list[Ignores]:
-    """These files, and the one that lies in this folder."""
+    """Return the ignore files, including the file in `folder`."""
     try:
         data = read(".gitignore", folder)
     except OSError as error:
         if error.errno in FULL:
             raise
-        return files  # there is none, or it is a link
-    here = ignores(data[:_IGNORE_BYTES_MAX].decode(errors="surrogateescape"), len(path))
+        # There is no ignore file, or it is a link.
+        return files
+    here = parse_ignores(
+        data[:_IGNORE_BYTES_MAX].decode(errors="surrogateescape"), len(path)
+    )
     return [*files, here] if here else files
 
 
 def open_folder(path: str, *, make: bool = False) -> int:
-    """Open a folder by its absolute path, no part of which may be a link. Make what is missing. Raises OSError."""
+    """Open a folder by an absolute path without links. With `make`, create missing folders."""
     folder = os.open("/", _WAY)
     for part in filter(None, path.split("/")):
         parent = folder
@@ -430,7 +437,7 @@ def _open_or_make(part: str, parent: int) -> int:
         return os.open(part, _WAY, dir_fd=parent)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
-            # it may be the folder of one user among others
+            # The folder may belong to one of several users.
             os.mkdir(part, mode=0o700, dir_fd=parent)
         return os.open(part, _WAY, dir_fd=parent)
 
@@ -450,33 +457,34 @@ def _enter(part: str, parent: int, path: str) -> int:
 
 
 def say(line: str) -> None:
-    """Print it, at once."""
+    """Print a line and flush the output."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def refuse(sentence: str) -> NoReturn:
-    """End with a sentence instead of a result."""
+    """Print an error message and exit."""
     say(sentence)
     sys.exit(REFUSED)
 
 
 def main() -> None:
-    """Do what the request says, and be ended by the kernel if it takes longer than that."""
-    asked: dict[str, Any] = json.load(sys.stdin)
+    """Perform the request. The kernel ends the process after the timeout."""
+    request: dict[str, Any] = json.load(sys.stdin)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
-    with contextlib.suppress(ValueError, OSError):  # not every system has this limit
+    signal.setitimer(signal.ITIMER_REAL, request["seconds"])
+    # Not every system has this limit.
+    with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
     try:
-        lines = None if asked["lines"] is None else re.compile(asked["lines"])
-        glob = re.compile("|".join(glob_to_regex(each) for each in asked["globs"]))
+        lines = None if request["lines"] is None else re.compile(request["lines"])
+        glob = re.compile("|".join(glob_to_regex(glob) for glob in request["globs"]))
         denied = (
-            re.compile("|".join(map(fnmatch.translate, asked["denied"])))
-            if asked["denied"]
+            re.compile("|".join(map(fnmatch.translate, request["denied"])))
+            if request["denied"]
             else None
         )
-        Search(glob, lines, denied).run(asked["folder"], asked["parts"])
+        Search(glob, lines, denied).run(request["folder"], request["parts"])
     except re.error as error:
         refuse(
             f"This is no regular expression: {error}. With plain set, the words themselves are looked for."

@@ -1,9 +1,9 @@
-"""MCP servers: the tools of other programs, each behind the gate like our own.
+"""MCP servers: tools of foreign programs, behind the gate like the tools of Tenax.
 
-A server is connected to in the background, once for the process; nobody waits for it but who calls it. What it offered last
-is kept on disk, so that the same tools stand in the prompt after a restart, before it is up. It may be anybody's: what it says
-of itself is bounded and cleaned, and counts only where the person trusts it. Whatever it does, a call of it ends with a
-sentence, and the connection is made again, ever more slowly.
+The process connects to a server once, in the background; only a call waits for the connection. The last list of tools
+is cached on disk. So a prompt has the same tools after a restart, before the server is up. A server is not trusted:
+Tenax bounds and cleans the descriptions, and uses the hints of a server only if the person trusts the server. After
+every failure of a server, a call ends with an error message, and the connection is retried with backoff.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import hashlib
 import logging
 import re
 import shlex
-import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -23,33 +22,32 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from tenax.config import McpSettings, secrets, shown
-from tenax.config.rules import UNSEEN
+from tenax.clock import Timing
+from tenax.concurrency import Backoff, run_in_own_thread, write_atomically
+from tenax.config import McpSettings, find_secrets, hide_password
 from tenax.errors import TenaxError, ToolFailed
-from tenax.tools.base import Call, Effect, Tool, aside
+from tenax.text import replace_hidden
+from tenax.tools.base import Call, Effect, Tool
 from tenax.tools.redact import Redact
 
 if TYPE_CHECKING:
     from tenax.tools.mcp.wire import Line
 
-__all__ = ["Lost", "McpServers", "McpTool", "Standing"]
+__all__ = ["Lost", "McpServers", "McpTool", "ServerStatus"]
 
 log = logging.getLogger(__name__)
 
 CALL_SECONDS: Final = 120.0
+# The time in which a server must start and list its tools.
 CONNECT_SECONDS = 30.0
-"""How long a server may take to start and to tell its tools."""
-FRESH_SECONDS = 10.0
-"""A call looks at the tools again when they were told longer ago than this."""
 LIST_SECONDS = 15.0
+# The longest and the shortest time between two lists of tools.
 LOOK_SECONDS, _LOOK_PAUSE = 300.0, 0.5
-"""How long nobody asks at most what it offers, and at least, however often it says that this is another."""
 TOOLS_MAX: Final = 100
-_WAIT_SECONDS = 5.0
 _CLOSE_SECONDS = 1.5
-_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.5, 60.0
+_RETRY_SECONDS_MAX = 60.0
+# After a connection of this length the backoff starts again.
 _STEADY_SECONDS = 30.0
-"""A connection that lasted so long was a good one: the next pause is a short one again."""
 _DESCRIPTION_CHARS = 2000
 _TOOL_CHARS, _ALL_CHARS = 20_000, 100_000
 _HINTS: Final = ("read_only_hint", "idempotent_hint")
@@ -62,19 +60,19 @@ State = Literal["starting", "ready", "waiting"]
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A tool as its server told it, cleaned."""
+    """The description of a tool by a server, cleaned."""
 
     name: str
     description: str
     schema: dict[str, Any]
     reads: bool = False
-    """It says that it changes nothing."""
+    """Whether the server declares the tool read-only."""
     repeats: bool = False
-    """It says that doing it twice is doing it once."""
+    """Whether the server declares the tool idempotent."""
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """A tool of a server as a person sees it."""
+    """A tool of a server, for display to a person."""
 
     name: str
     effect: Effect
@@ -82,8 +80,8 @@ class Offered(msgspec.Struct, frozen=True):
     description: str
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """How it stands with a server. `error` is what is wrong, if anything is."""
+class ServerStatus(msgspec.Struct, frozen=True):
+    """The state of a server. `error` describes the current problem, or is empty."""
 
     name: str
     where: str
@@ -99,11 +97,11 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Lost(ToolFailed):
-    """The connection to a server is of no use any more."""
+    """The connection to a server has ended or is unusable."""
 
 
 class McpTool(Tool[Any]):
-    """One tool of a server, as it was when the agent was made."""
+    """A tool of a server, as described at the creation of the agent."""
 
     args = msgspec.Struct
     seconds = CALL_SECONDS
@@ -122,7 +120,7 @@ class McpTool(Tool[Any]):
         )
 
     def touches(self, args: Any, call: Call) -> str:  # noqa: ANN401, ARG002  (the contract's signature)
-        # all of it: a rule may forbid any part
+        # Return the complete arguments, because a rule may forbid any part of them.
         said = msgspec.json.encode(args, order="sorted").decode()
         if len(said) > _ARGUMENTS_CHARS_MAX:
             raise ToolFailed(
@@ -135,29 +133,26 @@ class McpTool(Tool[Any]):
 
 
 class McpServer:
-    """One server. Its task keeps it connected."""
+    """A server, with a background task for the connection."""
 
     def __init__(
         self,
         settings: McpSettings,
         folder: Path,
         kept: Path,
-        changed: Callable[[], None],
+        timing: Timing,
     ) -> None:
         self.settings = settings
-        self._folder, self._file, self._changed = (
-            folder,
-            kept / f"{settings.name}.json",
-            changed,
-        )
+        self._timing = timing
+        self._folder, self._file = folder, kept / f"{settings.name}.json"
         self._of = hashlib.sha256(
             msgspec.json.encode([settings.command, settings.url])
         ).hexdigest()
-        self._told, self._told_at = self._read(), 0.0
-        self._redact = Redact(lambda: secrets(settings))
+        self.told, self._told_at = self._read(), 0.0
+        self._redact = Redact(lambda: find_secrets(settings))
         self._line: Line | None = None
+        # Whether to use the handshake of old servers. Some old servers exit on the new handshake.
         self._legacy = False
-        """Greet it as old servers are greeted: some end when they are asked what they are."""
         self.state: State = "starting"
         self._error, self._said, self._left_out = "", b"", 0
         self._up, self._look, self.tried = (
@@ -168,27 +163,34 @@ class McpServer:
         self.task = asyncio.create_task(self._keep(), name=f"mcp {settings.name}")
 
     def tools(self, taken: Collection[str] = ()) -> list[Tool[Any]]:
-        """Its tools as they were told last. The name of one is the same whatever else there is: rules name it."""
-        names = {_named(self.settings.name, each.name): each for each in self._told}
+        """Return the tools of the last list, except the names in `taken`.
+
+        The name of a tool does not depend on the rest of the list, because rules contain the name.
+        """
+        names = {_named(self.settings.name, told.name): told for told in self.told}
         return [
             McpTool(self, told, name)
             for name, told in names.items()
             if name not in taken
         ]
 
-    def standing(self) -> Standing:
-        """What a person sees of it."""
+    def standing(self) -> ServerStatus:
+        """Return the state of the server for a person."""
         settings = self.settings
-        where = shown(settings.url) if settings.url else shlex.join(settings.command)
+        where = (
+            hide_password(settings.url)
+            if settings.url
+            else shlex.join(settings.command)
+        )
         tools = [
-            Offered(each.name, each.effect, each.asks, each.description)
-            for each in self.tools()
+            Offered(tool.name, tool.effect, tool.asks, tool.description)
+            for tool in self.tools()
         ]
         left_out = (
             f"Left out, too many or too long: {self._left_out} of its tools."
             * bool(self._left_out)
         )
-        return Standing(
+        return ServerStatus(
             settings.name,
             where,
             settings.trusted,
@@ -198,18 +200,19 @@ class McpServer:
         )
 
     async def call(self, told: Told, args: dict[str, Any]) -> str:
-        """Have a tool do this, if it is still the one that was told."""
+        """Call a tool. Raises `ToolFailed` if the description has changed since the creation of the agent."""
         name = self.settings.name
         line = await self._reached()
         try:
-            if asyncio.get_running_loop().time() - self._told_at > FRESH_SECONDS:
+            age = asyncio.get_running_loop().time() - self._told_at
+            if age > self._timing.mcp_fresh_seconds:
                 await self._listen(line)
         except (TimeoutError, Lost) as error:
             self._drop(line, f"It did not answer within {LIST_SECONDS:g} seconds.")
             raise ToolFailed(
                 f"The server {name} does not answer, so it was not called."
             ) from error
-        if told not in self._told:
+        if told not in self.told:
             raise ToolFailed(
                 f"{name} was not called: its tools changed.",
                 hint="the next turn has the new ones",
@@ -223,11 +226,13 @@ class McpServer:
             ) from error
 
     async def _reached(self) -> Line:
-        """The connection; one that is being made is waited for."""
+        """Wait for the connection and return it. Raises `ToolFailed` after a timeout."""
+        if self.state == "starting":
+            seconds = CONNECT_SECONDS
+        else:
+            seconds = self._timing.mcp_wait_seconds
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(
-                CONNECT_SECONDS if self.state == "starting" else _WAIT_SECONDS
-            ):
+            async with asyncio.timeout(seconds):
                 await self._up.wait()
         if self._line is None:
             raise ToolFailed(
@@ -239,34 +244,34 @@ class McpServer:
     def _drop(self, line: Line, why: str) -> None:
         if not line.ended.done():
             line.ended.set_result(why)
-        # who comes back late from this one leaves the next one alone
+        # A late caller of an old connection must not drop the new connection.
         if self._line is line:
             self._line = None
             self._up.clear()
 
     async def _listen(self, line: Line) -> None:
-        """Hear what it offers now. Raises TimeoutError, and Lost."""
+        """Request the list of tools. Raises `TimeoutError` or `Lost`."""
         async with asyncio.timeout(LIST_SECONDS):
             told, self._left_out = _cleaned(await line.tools())
         self._told_at = asyncio.get_running_loop().time()
-        if told != self._told:
-            self._told = told
-            self._changed()
-            await aside(lambda _deserted: self._write(told))
+        if told != self.told:
+            self.told = told
+            await run_in_own_thread(lambda: self._write(told))
 
     def _heard(self) -> None:
-        """It says that its tools are others."""
-        self._told_at = -FRESH_SECONDS
+        """Handle the notification that the tools have changed."""
+        self._told_at = -self._timing.mcp_fresh_seconds
         self._look.set()
 
     async def _keep(self) -> None:
-        """Be connected, again and again; after a failure with a pause that grows."""
-        clock, pause = asyncio.get_running_loop().time, _PAUSE_SECONDS
+        """Stay connected. After a failure, retry with backoff."""
+        clock = asyncio.get_running_loop().time
+        backoff = Backoff(self._timing.mcp_retry_seconds, _RETRY_SECONDS_MAX)
         while True:
             began, self._said, before = clock(), b"", self._error
             try:
                 error = await self._connected() or "It ended the connection."
-            except Exception as raised:  # noqa: BLE001  (whatever it makes the SDK raise is told, and it is tried again)
+            except Exception as raised:  # noqa: BLE001  (the SDK may raise anything; the error is shown and the connection retried)
                 error, self._legacy = _why(raised), not self._legacy
             finally:
                 self._line, self.state = None, "waiting"
@@ -283,13 +288,13 @@ class McpServer:
                     self._error,
                     extra={"action": "mcp_lost"},
                 )
-            pause = _PAUSE_SECONDS if clock() - began > _STEADY_SECONDS else pause
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+            if clock() - began > _STEADY_SECONDS:
+                backoff.reset()
+            await backoff.sleep()
 
     async def _connected(self) -> str:
-        """Connect, and stay so as long as it lasts. Why it did not last."""
-        wire = await aside(lambda _deserted: _wire())
+        """Connect, and return why the connection ended."""
+        wire = await run_in_own_thread(_wire)
 
         def said(chunk: bytes) -> None:
             self._said = (self._said + chunk)[-_SAID_BYTES:]
@@ -322,10 +327,10 @@ class McpServer:
             self._drop(line, "")
             return str(line.ended.result())
 
-    # -- what is kept ----------------------------------------------------------------------------------------
+    # -- the cache -------------------------------------------------------------------------------------------
 
     def _read(self) -> list[Told]:
-        """What it offered last, if it is still the same server."""
+        """Return the cached tools, if they belong to the same command or URL."""
         with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             if self._file.stat().st_size <= _CACHE_BYTES_MAX:
                 kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
@@ -333,23 +338,27 @@ class McpServer:
         return []
 
     def _write(self, told: list[Told]) -> None:
-        new = self._file.with_suffix(".new")
-        with contextlib.suppress(OSError):  # then it is asked again at the next start
+        # After an error the server is asked again at the next start.
+        with contextlib.suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new.write_bytes(msgspec.json.encode(_Kept(self._of, told)))
-            new.replace(self._file)
+            write_atomically(self._file, msgspec.json.encode(_Kept(self._of, told)))
 
 
 class McpServers:
-    """All servers of a configuration."""
+    """The servers of a configuration."""
 
-    def __init__(self, folder: Path, kept: Path, changed: Callable[[], None]) -> None:
-        self._made = folder, kept, changed
+    def __init__(
+        self,
+        folder: Path,
+        kept: Path,
+        timing: Timing = Timing(),
+    ) -> None:
+        self._made = folder, kept, timing
         self._all: dict[str, McpServer] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def use(self, wanted: Mapping[str, McpSettings]) -> None:
-        """Be connected to these from now on, and to no others. One whose settings are the same is left alone."""
+        """Connect to the wanted servers, and end the rest. A server with unchanged settings stays connected."""
         before, self._all = self._all, {}
         for name, settings in wanted.items():
             same = name in before and before[name].settings == settings
@@ -361,26 +370,30 @@ class McpServers:
             self._ending.add(gone.task)
             gone.task.add_done_callback(self._ending.discard)
 
-    def tools(self, taken: Collection[str]) -> list[Tool[Any]]:
-        """What all of them offer, but for these names."""
-        return [tool for each in self._all.values() for tool in each.tools(taken)]
+    def offered(self) -> Sequence[object]:
+        """Return the descriptions of the servers' tools, for a comparison."""
+        return [server.told for server in self._all.values()]
 
-    def standing(self) -> list[Standing]:
-        """How it stands with each."""
-        return [each.standing() for each in self._all.values()]
+    def tools(self, taken: Collection[str]) -> list[Tool[Any]]:
+        """Return the tools of every server, except the names in `taken`."""
+        return [tool for server in self._all.values() for tool in server.tools(taken)]
+
+    def standing(self) -> list[ServerStatus]:
+        """Return the state of every server."""
+        return [server.standing() for server in self._all.values()]
 
     async def settled(self, seconds: float) -> None:
-        """Wait until each was tried."""
+        """Wait until every server has connected or failed once, or until the timeout."""
         waits = {
-            asyncio.ensure_future(each.tried.wait()) for each in self._all.values()
+            asyncio.ensure_future(server.tried.wait()) for server in self._all.values()
         }
         if waits:
             _, late = await asyncio.wait(waits, timeout=seconds)
-            for each in late:
-                each.cancel()
+            for wait in late:
+                wait.cancel()
 
     async def close(self) -> None:
-        """End them all, with what was started for them."""
+        """End the servers and their processes."""
         self.use({})
         if self._ending:
             await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
@@ -396,7 +409,7 @@ def _wire() -> ModuleType:
 
 
 def _named(server: str, tool: str) -> str:
-    """What the model calls it. Where that is not its own name, a digest keeps it apart from its like."""
+    """Return the name of a tool for the model. A changed name gets a digest, to stay unique."""
     name = f"{server}__{tool}"
     if re.fullmatch(rf"[A-Za-z0-9_-]{{1,{_NAME_CHARS}}}", name):
         return name
@@ -405,16 +418,16 @@ def _named(server: str, tool: str) -> str:
 
 
 def _cleaned(listed: Iterable[Any]) -> tuple[list[Told], int]:
-    """What a server told of its tools, in an order of our own, and how many are left out: a prompt has an end."""
+    """Return the cleaned tools, sorted by name, and the number of tools omitted to bound the prompt."""
     found: dict[str, Told] = {}
-    for each in listed:
+    for tool in listed:
         reads, repeats = (
-            getattr(each.annotations, name, None) is True for name in _HINTS
+            getattr(tool.annotations, name, None) is True for name in _HINTS
         )
-        description = _seen((each.description or "")[:_DESCRIPTION_CHARS])
-        schema = _seen({"properties": {}, **each.input_schema})
+        description = _seen((tool.description or "")[:_DESCRIPTION_CHARS])
+        schema = _seen({"properties": {}, **tool.input_schema})
         found.setdefault(
-            each.name, Told(each.name, description, schema, reads, repeats)
+            tool.name, Told(tool.name, description, schema, reads, repeats)
         )
     kept: list[Told] = []
     left = _ALL_CHARS
@@ -425,7 +438,7 @@ def _cleaned(listed: Iterable[Any]) -> tuple[list[Told], int]:
 
 
 def _size(told: Told) -> int:
-    """How long it is; more than any may be where no model can be told of it."""
+    """Return the size of a tool in the prompt, or more than the limit if the name or schema is unusable."""
     fits = told.schema.get("type") == "object" and isinstance(
         told.schema["properties"], dict
     )
@@ -437,30 +450,27 @@ def _size(told: Told) -> int:
 
 
 def _seen(value: Any) -> Any:  # noqa: ANN401  (any JSON)
-    """The same without characters that hide, or change how others look."""
+    """Return the JSON value without invisible characters and characters that change how text looks."""
     match value:
         case str():
-            return "".join(
-                each
-                for each in value
-                if each in "\n\t" or unicodedata.category(each) not in UNSEEN
-            )
+            return replace_hidden(value, "", keep="\n\t")
         case list():
-            return [_seen(each) for each in value]
+            return [_seen(item) for item in value]
         case dict():
-            return {_seen(name): _seen(each) for name, each in value.items()}
+            return {_seen(name): _seen(item) for name, item in value.items()}
         case _:
             return value
 
 
 def _why(error: BaseException) -> str:
-    """What went wrong, as a sentence. Foreign words may hold anything: they are not repeated."""
+    """Describe an error in a sentence, without the text of unknown errors, which may contain anything."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TenaxError):
         return str(error)
     if isinstance(error, TimeoutError):
         return f"It did not answer within {CONNECT_SECONDS:g} seconds."
-    if type(error).__name__ == "MCPError":  # of the SDK, which may not be there
+    # Compare the name, because the SDK may not be installed.
+    if type(error).__name__ == "MCPError":
         return f"It could not be greeted: {_seen(str(error))[:200]}."
     return f"It cannot be reached ({getattr(error, 'strerror', None) or type(error).__name__})."

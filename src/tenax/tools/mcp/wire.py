@@ -1,8 +1,7 @@
-"""The wire to an MCP server: the SDK over pipes of our own, or over HTTP. Importing it takes a second.
+"""Connections to MCP servers: the SDK over pipes, or over HTTP. The import of the module takes a second.
 
-What a server sends is bounded: a message, a body, and how many come in a while. What is started for it is a group of
-processes, one of them a shell that waits at the end of a pipe. Whatever ends us, also kill -9, closes that pipe, and the
-shell ends the group.
+Messages, bodies and the rate of messages are bounded. A command runs in a process group together with a shell waiting
+at the end of a pipe. Every end of the Tenax process, even by kill -9, closes the pipe. The shell then ends the group.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from tenax.config import McpSettings, secrets
+from tenax.config import McpSettings, find_secrets
 from tenax.errors import ConfigError, ToolFailed, unusable
 from tenax.models.http import is_loopback
 from tenax.tools.mcp.servers import Lost
@@ -36,8 +35,8 @@ from tenax.tools.mcp.servers import Lost
 __all__ = ["Line", "opened"]
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+# At most MESSAGES_MAX messages in MESSAGES_SECONDS.
 MESSAGES_MAX, MESSAGES_SECONDS = 2000, 10.0
-"""How many may come in how many seconds."""
 _PAGES_MAX = 20
 _GOODBYE_SECONDS, _GOODBYE_LOOKS = 0.5, 50
 _CHARS = 200
@@ -46,18 +45,19 @@ _GONE: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, Connection
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
 T = TypeVar("T")
 
-for _name in ("mcp", "client", "httpx2", "httpcore2"):  # they log what servers say
+# These loggers would log the messages of servers.
+for _name in ("mcp", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 class Line:
-    """One connection. `ended` is done when it is of no use any more, with why."""
+    """A connection. `ended` resolves to the reason when the connection becomes unusable."""
 
     def __init__(self, client: Client, ended: asyncio.Future[str]) -> None:
         self._client, self.ended = client, ended
 
     async def tools(self) -> list[wire.Tool]:
-        """What the server offers now."""
+        """Return the tools of the server."""
         found: list[wire.Tool] = []
         cursor: str | None = None
         for _ in range(_PAGES_MAX):
@@ -68,12 +68,12 @@ class Line:
         return found
 
     async def call(self, name: str, args: dict[str, Any]) -> str:
-        """What it says to this call. Not by `call_tool`, which runs patterns of the server's over the answer."""
+        """Call a tool. `Client.call_tool` is not used, because it applies patterns of the server to the result."""
         request = wire.CallToolRequest(
             params=wire.CallToolRequestParams(name=name, arguments=args)
         )
         result = await _answered(self._send(request))
-        text = "\n".join(map(_told, result.content))
+        text = "\n".join(map(_part_as_text, result.content))
         if not text and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False)
         if result.is_error:
@@ -81,7 +81,7 @@ class Line:
         return text or "It is done. Nothing was said about it."
 
     async def _send(self, request: wire.CallToolRequest) -> wire.CallToolResult:
-        """In here, because the SDK raises already where it is asked for the session of a connection that is closed."""
+        """Send a request. The coroutine reads `session`, so that its error on a closed connection is handled too."""
         return await self._client.session.send_request(request, wire.CallToolResult)
 
 
@@ -112,7 +112,7 @@ async def opened(
     *,
     legacy: bool,
 ) -> AsyncIterator[Line]:
-    """A connection, greeted. `changed` is called when the tools are others, `said` with what it writes to its stderr."""
+    """Open a connection. `changed` is called if the tools change, `said` with the output on stderr."""
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def heard(message: object) -> None:
@@ -132,7 +132,7 @@ async def opened(
 async def _counted(
     way: Streams, ended: asyncio.Future[str]
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Pass on what comes, as long as it is not too much."""
+    """Forward messages up to the maximum rate."""
     async with way as (source, sink):
         send, receive = anyio.create_memory_object_stream[Any](0)
         clock = asyncio.get_running_loop().time
@@ -149,7 +149,8 @@ async def _counted(
                     if count > MESSAGES_MAX:
                         return f"It sent more than {MESSAGES_MAX:,} messages in {MESSAGES_SECONDS:g} seconds."
                     await send.send(item)
-            except ValueError:  # a line without an end
+            except ValueError:
+                # The line is longer than the limit of the reader.
                 return f"It sent a message of more than {MESSAGE_BYTES_MAX:,} bytes."
             except _GONE:
                 pass
@@ -175,7 +176,7 @@ async def _counted(
 
 @asynccontextmanager
 async def _reached(settings: McpSettings) -> AsyncIterator[tuple[Any, Any]]:
-    """Over HTTP. The SDK follows a redirect only to where it was sent."""
+    """Connect over HTTP. The SDK follows a redirect only within the origin of the URL."""
     headers = {"accept-encoding": "identity"}
     if settings.key is not None:
         bearer = "" if settings.header else "Bearer "
@@ -213,7 +214,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 async def _bounded(response: httpx2.Response) -> None:
-    """Events are bounded one by one; any other body as a whole. Packed ones were not asked for."""
+    """Bound the size of a body. Events have a separate limit. Compressed bodies are refused: Tenax requests none."""
     if response.status_code in {401, 403}:
         raise Lost(f"It wants a key, or another one (HTTP {response.status_code}).")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
@@ -230,10 +231,10 @@ async def _bounded(response: httpx2.Response) -> None:
 async def _started(
     settings: McpSettings, folder: Path, said: Callable[[bytes], None]
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Over the pipes of a process that is started for it."""
+    """Start the command, and connect over its pipes."""
     env: dict[str, str] = {}
-    for name, value in settings.env.items():
-        found = value if isinstance(value, str) else next(secrets(value), None)
+    for name, value in settings.environment.items():
+        found = value if isinstance(value, str) else next(find_secrets(value), None)
         if found is None:
             raise ConfigError(
                 f"The variable {name}, which it is to be given, is not set."
@@ -249,21 +250,24 @@ async def _started(
         pipe, _ = await loop.connect_read_pipe(heard, process.stderr)
         send, receive = anyio.create_memory_object_stream[SessionMessage](0)
         tasks = [
-            loop.create_task(_write(receive, stdin)),
+            loop.create_task(_write_messages(receive, stdin)),
             loop.create_task(_note(complaints, said)),
         ]
         try:
             yield _messages(stdout), send
         finally:
-            with contextlib.suppress(OSError, RuntimeError):  # it is gone already
+            # The process may have ended already.
+            with contextlib.suppress(OSError, RuntimeError):
                 stdin.write_eof()
             try:
                 await _gone(process)
-            finally:  # also for who is told twice to end
+            finally:
+                # Close the pipes even if the task is cancelled twice.
                 pipe.close()
                 stdin.close()
     finally:
-        os.close(ours)  # ends what is left of it
+        # Closing the pipe ends the rest of the process group.
+        os.close(ours)
         for task in tasks:
             task.cancel()
         await _gone(process)
@@ -272,13 +276,13 @@ async def _started(
 def _spawned(
     command: list[str], env: dict[str, str], folder: Path
 ) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
-    """The process, what it is talked to by, and our end of the pipe that ends it.
+    """Start the process. Return the process, the socket for messages, and the pipe end whose closing ends the process.
 
-    Not by the loop: uvloop leaves files of ours open in a process that is given one of them.
+    `subprocess` is used instead of the event loop, because uvloop leaks descriptors into a child with `pass_fds`.
     """
     try:
-        # A command may have put files in the folder of the tools, which many programs would run: Python a module,
-        # npx what lies in node_modules. So a server starts in a folder of its own.
+        # A command may have created files in the folder of the tools, and a program may run them: Python runs modules,
+        # npx runs node_modules. Therefore a server starts in a separate folder.
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -307,7 +311,7 @@ def _spawned(
 
 
 async def _gone(process: subprocess.Popen[bytes]) -> None:
-    """Give it a moment to end."""
+    """Wait briefly for the process to end."""
     for _ in range(_GOODBYE_LOOKS):
         if process.poll() is not None:
             return
@@ -317,7 +321,7 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
 async def _messages(
     stdout: asyncio.StreamReader,
 ) -> AsyncIterator[SessionMessage | Exception]:
-    """One a line. What is no message is passed on as an error, and left aside."""
+    """Yield a message per line. An invalid line becomes an error, and the SDK ignores the error."""
     while line := await stdout.readline():
         try:
             yield SessionMessage(
@@ -327,30 +331,31 @@ async def _messages(
             yield Lost("no message")
 
 
-async def _write(messages: Any, stdin: asyncio.StreamWriter) -> None:  # noqa: ANN401  (a stream of anyio's)
+async def _write_messages(messages: Any, stdin: asyncio.StreamWriter) -> None:  # noqa: ANN401  (a stream of anyio's)
     with messages:
         try:
-            async for each in messages:
+            async for message in messages:
                 stdin.write(
-                    each.message.model_dump_json(
+                    message.message.model_dump_json(
                         by_alias=True, exclude_unset=True
                     ).encode()
                     + b"\n"
                 )
                 await stdin.drain()
         except (ConnectionError, RuntimeError):
-            return  # it is gone; who reads from it notices
+            # The process has ended; the reader notices.
+            return
 
 
 async def _note(stderr: asyncio.StreamReader, said: Callable[[bytes], None]) -> None:
-    """What it complains about, and never fast: a flood is left in the pipe."""
+    """Read stderr slowly: a flood of output stays in the pipe."""
     while chunk := await stderr.read(65536):
         said(chunk)
         await asyncio.sleep(0.02)
 
 
-def _told(part: Any) -> str:  # noqa: ANN401  (a union of the SDK's)
-    """A part of a result as text; what is no text is named."""
+def _part_as_text(part: Any) -> str:  # noqa: ANN401  (a union of the SDK's)
+    """Return a part of a result as text, or a note for a part without text."""
     if part.type == "text":
         return str(part.text)
     if part.type in {"image", "audio"}:

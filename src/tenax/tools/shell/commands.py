@@ -1,11 +1,12 @@
-"""Command lines in the conversation's folder, in the foreground and in the background, inside the sandbox (`sandbox.py`).
+"""Run command lines in the conversation's folder, in the foreground or background, inside the sandbox (`sandbox.py`).
 
-A command gets nothing but its text: no input, no environment of ours. What it says is bounded while it runs, and what
-reaches the model is text: no control characters, nothing binary, no secrets. Where there is no sandbox the commands run
-all the same, and a person is asked before each of them.
+A command gets no input and no environment of Tenax. The stored output is bounded while the command runs. The model gets
+only text, without control characters, binary data and secrets. On a machine without a sandbox the commands still run,
+but every command needs approval.
 
-A background process ends with us, whatever ends us. Until its end is told in its conversation, a file says what is to be
-told there; who finds the file without its owner tells it. The lock on the file is the owner's life.
+A background process ends together with Tenax, even after a crash. A trace file holds the message about the end of the
+process until the message is in the conversation. The owner of the process locks the trace file. A Tenax process that
+finds an unlocked trace file sends the message.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
-import fcntl
 import logging
 import os
 import re
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from tenax.clock import Timing
+from tenax.concurrency import LockFile, run_in_own_thread
 from tenax.errors import TenaxError, ToolFailed
 from tenax.journal import LOCAL_USER
-from tenax.tools.base import Call, Effect, Tool, aside
-from tenax.tools.gate import NO_TEXT
+from tenax.text import replace_controls
+from tenax.tools.base import Args, Call, Effect, Tool
 from tenax.tools.redact import Redact
 from tenax.tools.shell.sandbox import (
     FILE_BYTES_MAX,
@@ -46,14 +49,13 @@ log = logging.getLogger(__name__)
 
 SECONDS_MAX = 600
 RUNNING_MAX = 8
-"""Background processes of a conversation."""
+"""The maximum number of running background processes of a conversation."""
 KEPT_BYTES = 1024 * 1024
-"""Output kept of each of them until it is read."""
+"""The maximum size of the unread output kept for a background process."""
 _ENDED_MAX = 64
-"""Ended ones that can still be read, of all conversations."""
-_CLOSE_SECONDS = 5.0
+"""The maximum number of ended background processes with readable output, over every conversation of the user."""
 _LAST_SECONDS = 0.5
-"""How long an end that is being told is waited for when Tenax stops: the next start tells it."""
+"""The wait for unsent messages when Tenax stops. It is short, because the next start sends the remaining messages."""
 _COMMAND_BYTES_MAX = 100_000
 _HEAD_CHARS, _TAIL_CHARS = 18_000, 9_000
 _EDGE_BYTES = 65_536
@@ -76,7 +78,7 @@ _NO_INPUT = re.compile(
 )
 
 
-class StartArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StartArgs(Args):
     command: Annotated[
         str, Meta(description="A command line, run in the conversation's folder.")
     ]
@@ -85,18 +87,18 @@ class StartArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class ShellArgs(StartArgs, frozen=True, forbid_unknown_fields=True):
+class ShellArgs(StartArgs):
     seconds: Annotated[
         int, Meta(ge=1, le=SECONDS_MAX, description="It is ended after this long.")
     ] = 120
 
 
-class ProcessArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProcessArgs(Args):
     id: Annotated[str, Meta(description="The id that shell_start gave.")]
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A background process ended, and its conversation is to be told `text`. `lost`: with the Tenax that started it."""
+    """The message `text` about the end of a background process. `lost`: the process ended together with Tenax."""
 
     user: str
     conversation: str
@@ -106,7 +108,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class _Output:
-    """The beginning and the end of what a program writes. The rest is read and dropped."""
+    """The beginning and the end of a program's output. The middle is read and dropped."""
 
     def __init__(self, redact: Redact, head_bytes: int, tail_bytes: int) -> None:
         self._redact, self._head_bytes, self._tail_bytes = (
@@ -125,11 +127,11 @@ class _Output:
             if len(self._tail) > 2 * self._tail_bytes:
                 del self._tail[: -self._tail_bytes]
             if self._total > _FLOOD_BYTES:
-                # an endless stream may not keep the loop from others
+                # An endless stream must not block the event loop.
                 await asyncio.sleep(0.002)
 
     def text(self) -> str:
-        """What is shown of it, both ends."""
+        """Return the beginning and the end of the output, for the model."""
         kept = bytes(self._head + self._tail)
         if _is_binary(kept):
             return _not_shown(self._total)
@@ -145,7 +147,7 @@ class _Output:
         return f"{head}\n[... about {missing:,} bytes are not shown ...]\n{tail}"
 
     def new(self, *, ended: bool) -> str:
-        """What came since this was asked last, in pages."""
+        """Return the next page of the output written since the last call."""
         first = self._total - len(self._tail)
         lost = max(first - self._read, 0)
         lost += self._margin if lost else 0
@@ -163,11 +165,11 @@ class _Output:
 
     @property
     def _margin(self) -> int:
-        """What a cut may have left of a secret or an escape."""
+        """The longest part of a secret or an escape sequence left by a cut."""
         return max(64, self._redact.longest)
 
     def _whole(self, data: bytes) -> int:
-        """How much of this can be shown before more has come: no half of a character, an escape or a secret."""
+        """Return how many bytes can be shown now, without half a character, escape sequence or secret at the end."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(data)
         escape = _UNFINISHED.search(data[-self._margin :])
@@ -182,13 +184,13 @@ class _Output:
         if _is_binary(data):
             return _not_shown(len(data))
         lines = _ESCAPES.sub("", data.decode(errors="replace")).split("\n")
-        # the last state of a progress bar
-        last = (each.rstrip("\r").rpartition("\r")[2] for each in lines)
-        return self._redact(NO_TEXT.sub("", "\n".join(last)))
+        # Keep only the last state of a progress bar.
+        last = (line.rstrip("\r").rpartition("\r")[2] for line in lines)
+        return self._redact(replace_controls("\n".join(last), ""))
 
 
 class _Runs(Tool[Any]):
-    """What a shell in the foreground and one in the background have in common."""
+    """The common base of `Shell` and `ShellStart`."""
 
     effect = "once"
     asks = True
@@ -203,7 +205,7 @@ class _Runs(Tool[Any]):
             )
 
     def always_asks(self, args: StartArgs) -> bool:
-        """Whatever was allowed before: a person is asked for this one."""
+        """Return whether the call needs approval despite every rule: without a sandbox, or with network."""
         return self._bare or args.network
 
     def touches(self, args: StartArgs, call: Call) -> str:
@@ -216,14 +218,14 @@ class _Runs(Tool[Any]):
             raise ToolFailed(
                 f"A command is a text of 1 to {_COMMAND_BYTES_MAX:,} bytes, without NUL."
             )
-        # others answer their own questions
+        # Another user would approve their own call.
         if call.user != LOCAL_USER and self.always_asks(args):
             raise ToolFailed(f"It was not run: {_OUTSIDE}.")
         if self._bare:
             return f"WITHOUT A SANDBOX: {args.command}"
         return f"{'with network' if args.network else 'in the sandbox'}: {args.command}"
 
-    async def _start(self, args: StartArgs, call: Call) -> Running:
+    async def _start_command(self, args: StartArgs, call: Call) -> Running:
         if self._bare:
             return await start_bare(args.command, call.folder)
         return await self._sandbox.start(
@@ -246,41 +248,38 @@ class Shell(_Runs):
         self._redact = redact
 
     async def run(self, args: ShellArgs, call: Call) -> str:
-        running = await self._start(args, call)
+        running = await self._start_command(args, call)
         output = _Output(self._redact, _EDGE_BYTES, _EDGE_BYTES)
         ending = await _followed(running, output, args.seconds)
         text = output.text()
-        told = f"{text.rstrip() or '(no output)'}\n{_told(ending, text)}"
+        told = f"{text.rstrip() or '(no output)'}\n{_describe_ending(ending, text)}"
         if ending.why:
             raise ToolFailed(told)
         return told
 
 
+@dataclass(slots=True, eq=False)
 class _Process:
-    """One background process. `trace` is the file that tells its end where we cannot."""
+    """A background process. After a crash of Tenax, the file `trace` reports the end of the process."""
 
-    def __init__(
-        self,
-        told: Finished,
-        shown: str,
-        running: Running,
-        trace: BinaryIO,
-        redact: Redact,
-    ) -> None:
-        self.told, self.shown, self.running, self.trace = told, shown, running, trace
-        self.output = _Output(redact, 0, KEPT_BYTES)
-        self.ending: Ending | None = None
-        self.stopped = False
-        self.task: asyncio.Task[None] | None = None
+    told: Finished
+    shown: str
+    running: Running
+    trace: LockFile
+    output: _Output
+    ending: Ending | None = None
+    stopped: bool = False
+    task: asyncio.Task[None] | None = None
 
     def runs_for(self, conversation: str) -> bool:
         return self.ending is None and self.told.conversation == conversation
 
 
 class Background:
-    """The background processes of one user. They end with the process that holds this.
+    """The background processes of a user. They end together with the Tenax process.
 
-    `tell` says in a conversation that one ended. What it cannot say now is in the folder of `traces`, for a `sweep`.
+    `tell` sends the message about an ended process to a conversation. Unsent messages stay in the folder `traces` until
+    a later `sweep`.
     """
 
     def __init__(
@@ -290,9 +289,11 @@ class Background:
         traces: Path,
         user: str,
         redact: Redact,
+        timing: Timing = Timing(),
     ) -> None:
         self.sandbox, self.redact = sandbox, redact
         self._tell, self._traces, self._user = tell, traces, user
+        self._timing = timing
         self._processes: dict[str, _Process] = {}
 
     def tools(self) -> list[Tool[Any]]:
@@ -301,23 +302,23 @@ class Background:
     async def start(
         self, command: str, call: Call, begin: Callable[[], Awaitable[Running]]
     ) -> str:
-        """Begin it, and keep it until it ends; its id. Raises ToolFailed."""
+        """Start a background process and return its id. Raises `ToolFailed`."""
         mine = [
             name
-            for name, each in self._processes.items()
-            if each.runs_for(call.conversation)
+            for name, process in self._processes.items()
+            if process.runs_for(call.conversation)
         ]
         if len(mine) >= RUNNING_MAX:
             raise ToolFailed(
                 f"{RUNNING_MAX} background processes of this conversation are running: {', '.join(mine)}.",
                 hint="stop one with shell_stop",
             )
-        shown = NO_TEXT.sub("", self.redact(" ".join(command.split())))[:200]
+        shown = replace_controls(self.redact(" ".join(command.split())), "")[:200]
         name = f"p_{secrets.token_hex(4)}"
         lost = f"{_NOTE} {name} ended because Tenax was stopped; what it wrote is gone: {shown}"
         told = Finished(call.user, call.conversation, name, lost, lost=True)
         try:
-            trace = await aside(lambda _deserted: self._leave(told), self._forget)
+            trace = await run_in_own_thread(lambda: self._leave(told), self._forget)
         except OSError as error:
             raise ToolFailed(
                 f"It was not begun: the disk takes no note of it: {error.strerror}."
@@ -327,57 +328,64 @@ class Background:
         except BaseException:
             self._forget(trace)
             raise
-        process = self._processes[name] = _Process(
-            told, shown, running, trace, self.redact
-        )
+        output = _Output(self.redact, 0, KEPT_BYTES)
+        process = _Process(told, shown, running, trace, output)
+        self._processes[name] = process
         process.task = asyncio.create_task(
             self._follow(process), name=f"background {name}"
         )
         ended = [
-            known for known, each in self._processes.items() if each.ending is not None
+            known
+            for known, process in self._processes.items()
+            if process.ending is not None
         ]
-        for each in ended[: max(len(ended) - _ENDED_MAX, 0)]:
-            del self._processes[each]
+        for name in ended[: max(len(ended) - _ENDED_MAX, 0)]:
+            del self._processes[name]
         return name
 
     def read(self, name: str, call: Call) -> str:
-        """What it wrote since the last time, and whether it runs."""
+        """Return the output since the last call, and whether the process runs."""
         process = self._of(name, call)
         text = process.output.new(ended=process.ending is not None)
         state = (
-            "[it is running]" if process.ending is None else _told(process.ending, text)
+            "[it is running]"
+            if process.ending is None
+            else _describe_ending(process.ending, text)
         )
         return f"{text}\n{'[it was stopped]' if process.stopped else state}"
 
     async def stop(self, name: str, call: Call) -> str:
-        """End it. What it wrote stays to be read."""
+        """End a background process. Its output stays readable."""
         process = self._of(name, call)
         if process.ending is not None:
-            return f"{name} has ended before. {_told(process.ending, '')}"
-        await self._end([process])
+            return f"{name} has ended before. {_describe_ending(process.ending, '')}"
+        await self._end_processes([process], self._timing.process_end_seconds)
         self._forget(process.trace)
         return f"{name} was stopped."
 
     async def close(self, conversation: str | None = None) -> None:
-        """End all of them: the next start tells it. Or those of a conversation that is deleted: nobody is told."""
+        """End every process, or the processes of a deleted conversation.
+
+        When Tenax stops, the next start sends the messages about ended processes. A deleted conversation gets none.
+        """
         gone = [
-            each
-            for each in self._processes.values()
-            if conversation in {None, each.told.conversation}
+            process
+            for process in self._processes.values()
+            if conversation in {None, process.told.conversation}
         ]
-        await self._end(
-            gone, _CLOSE_SECONDS if conversation is not None else _LAST_SECONDS
-        )
-        for each in gone:
-            self._processes.pop(each.told.id, None)
+        tenax_stops = conversation is None
+        seconds = _LAST_SECONDS if tenax_stops else self._timing.process_end_seconds
+        await self._end_processes(gone, seconds)
+        for process in gone:
+            self._processes.pop(process.told.id, None)
             if conversation is not None:
-                self._forget(each.trace)
-            each.trace.close()
+                self._forget(process.trace)
+            process.trace.release()
 
     async def sweep(self) -> None:
-        """Tell the end of processes whose owner is gone, or could not tell it."""
-        for trace in await aside(lambda _deserted: list(self._ownerless())):
-            # half of it, after a power loss
+        """Send the messages about ended processes left by owners that are gone or could not send them."""
+        for trace in await run_in_own_thread(lambda: list(self._ownerless())):
+            # The file may be incomplete after a power loss.
             with trace, contextlib.suppress(msgspec.DecodeError):
                 told = msgspec.json.decode(trace.read(), type=Finished)
                 if told.user == self._user and await self._is_told(told):
@@ -392,13 +400,11 @@ class Background:
             )
         return process
 
-    async def _end(
-        self, processes: list[_Process], seconds: float = _CLOSE_SECONDS
-    ) -> None:
-        for each in processes:
-            each.stopped = each.stopped or each.ending is None
-        await asyncio.gather(*(each.running.end() for each in processes))
-        if tasks := {each.task for each in processes if each.task is not None}:
+    async def _end_processes(self, processes: list[_Process], seconds: float) -> None:
+        for process in processes:
+            process.stopped = process.stopped or process.ending is None
+        await asyncio.gather(*(process.running.end() for process in processes))
+        if tasks := {process.task for process in processes if process.task is not None}:
             _, late = await asyncio.wait(tasks, timeout=seconds)
             for task in late:
                 task.cancel()
@@ -407,13 +413,15 @@ class Background:
         process.ending = await _followed(process.running, process.output)
         if process.stopped:
             return
-        ended = f"{_NOTE} {process.told.id} ended: {process.shown}\n{_told(process.ending, '')}"
+        ended = f"{_NOTE} {process.told.id} ended: {process.shown}\n{_describe_ending(process.ending, '')}"
         told = msgspec.structs.replace(
             process.told, text=f"{ended} shell_read reads what it wrote.", lost=False
         )
         with process.trace:
-            size = process.trace.seek(0, os.SEEK_END)
-            os.pwrite(process.trace.fileno(), msgspec.json.encode(told).ljust(size), 0)
+            # A single write replaces the old text: after a crash the file holds either the old or the new text.
+            size = os.fstat(process.trace.descriptor).st_size
+            text = msgspec.json.encode(told).ljust(size)
+            os.pwrite(process.trace.descriptor, text, 0)
             if await self._is_told(told):
                 self._forget(process.trace)
 
@@ -430,31 +438,21 @@ class Background:
             return False
         return True
 
-    def _leave(self, told: Finished) -> BinaryIO:
-        """A file that stays if we die, under our lock while we do not. It is there whole, or not at all."""
+    def _leave(self, told: Finished) -> LockFile:
+        """Create the file that reports the end of a process if this process dies first."""
         self._traces.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self._traces / told.id
-        trace = file.with_suffix(".new").open("xb", buffering=0)
-        fcntl.flock(trace, fcntl.LOCK_EX)
-        trace.write(msgspec.json.encode(told))
-        os.fsync(trace.fileno())
-        Path(trace.name).rename(file)
-        return trace
+        return LockFile.create(self._traces / told.id, msgspec.json.encode(told))
 
-    def _ownerless(self) -> Iterator[BinaryIO]:
+    def _ownerless(self) -> Iterator[LockFile]:
+        """Lock and return the trace files without a living owner."""
         for file in self._traces.glob("p_????????"):
-            with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as undo:
-                trace = undo.enter_context(file.open("rb"))
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(trace, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    # else its owner has just told it
-                    if os.fstat(trace.fileno()).st_nlink:
-                        undo.pop_all()
-                        yield trace
+            with contextlib.suppress(FileNotFoundError):
+                trace = LockFile.acquire(file, create=False)
+                if trace is not None:
+                    yield trace
 
-    def _forget(self, trace: BinaryIO) -> None:
-        Path(trace.name).with_suffix("").unlink(missing_ok=True)
-        trace.close()
+    def _forget(self, trace: LockFile) -> None:
+        trace.release(remove=True)
 
 
 class ShellStart(_Runs):
@@ -473,7 +471,7 @@ class ShellStart(_Runs):
 
     async def run(self, args: StartArgs, call: Call) -> str:
         name = await self._background.start(
-            args.command, call, partial(self._start, args, call)
+            args.command, call, partial(self._start_command, args, call)
         )
         return f"It runs as {name}."
 
@@ -509,7 +507,7 @@ class ShellStop(ShellRead):
 async def _followed(
     running: Running, output: _Output, seconds: float | None = None
 ) -> Ending:
-    """Take in what it writes until it ends."""
+    """Read the output of a command until the command ends, and return the ending."""
     taking = asyncio.create_task(output.take(running.output))
     try:
         ending = await running.finish(seconds)
@@ -530,8 +528,8 @@ def _not_shown(size: int) -> str:
     return f"[{size:,} bytes that are not text are not shown]"
 
 
-def _told(ending: Ending, text: str) -> str:
-    """How it ended, in brackets, after what it wrote."""
+def _describe_ending(ending: Ending, text: str) -> str:
+    """Describe the end of a command, in brackets. `text` is the output, searched for a request for input."""
     if ending.why:
         told = f"It was ended because {ending.why}. All that it started was ended too."
     else:

@@ -1,4 +1,4 @@
-"""What a git settings file names that git runs or reads: hooks, and other settings files."""
+"""Parse a git settings file for paths run or read by git: hooks, the worktree and included settings files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Settings(NamedTuple):
 
 
 def parse_settings(text: str) -> Settings:
-    """Read `core.hooksPath`, `core.worktree`, and the paths of `include` and of every `includeIf`, whatever its condition."""
+    """Read `core.hooksPath`, `core.worktree`, and the paths of `include` and `includeIf`, ignoring conditions."""
     found = Settings([], [], "")
     section = ""
-    for line in _lines(text.removeprefix("\ufeff").replace("\r\n", "\n")):
+    for line in _join_lines(text.removeprefix("\ufeff").replace("\r\n", "\n")):
         rest = line
         if header := _HEADER.match(line):
             section, rest = header[1].lower(), line[header.end() :]
@@ -41,8 +41,8 @@ def parse_settings(text: str) -> Settings:
     return found
 
 
-def _lines(text: str) -> Iterator[str]:
-    """Join a line that ends with a backslash with the next one. In a comment a backslash is nothing special."""
+def _join_lines(text: str) -> Iterator[str]:
+    """Join a line ending with a backslash and the next line. In a comment a backslash has no special meaning."""
     begun = ""
     for line in text.split("\n"):
         whole = begun + line

@@ -1,12 +1,13 @@
-"""Mount protected places inside the mount namespace of a sandbox. Runs as a program of its own:
+"""Mount protected paths inside the mount namespace of a sandbox. Runs as a separate program:
 
-    python -I -S mounted.py PID PIDFD FOLDER DEVICE INODE < places
+    python -I -S mounted.py PID PIDFD FOLDER DEVICE INODE < paths
 
-`places` is a list of fields that end with NUL: path in the folder, device, inode, and `locked` or `held`. The program joins the
-mount namespace of the process, so no path leads out of the sandbox from then on. It opens each place without following a
-link, checks that it is the file that was planned, and mounts the open file upon itself: the source and the destination of
-a mount are one descriptor, so nobody can exchange either of them. Then it opens each place again by its path and checks
-file, mount and read-only flag. Standard library only: it runs without Tenax's packages.
+`paths` is a list of fields terminated by NUL: path in the folder, device, inode, and `locked` or `held`. The program
+joins the mount namespace of the process, so no path leads out of the sandbox from then on. For every path, the program
+opens the file without following a link, compares device and inode with the planned file, and mounts the open file upon
+itself. The source and the destination of a mount are the same descriptor, so no command can exchange them. Then the
+program opens every path again and checks file, mount and read-only flag. The program uses only the standard
+library, because it runs without Tenax's packages.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import select
 import sys
 import time
 
-__all__ = ["CHANGED", "FAILED", "Place", "open_beneath"]
+__all__ = ["CHANGED", "FAILED", "ProtectedPath", "open_beneath"]
 
 CHANGED = 3
-"""Exit status: a place is not the planned file, at every look. The caller looks for repositories again."""
+"""Exit status: at every attempt, a path was not the planned file. The caller searches for repositories again."""
 FAILED = 4
-"""Exit status: the system refused; standard error says what."""
+"""Exit status: a system call failed. Standard error has the reason."""
 _LOOKS_MAX = 300
 _PAUSE_SECONDS = 0.0002
 
@@ -41,8 +42,9 @@ _O_PATH = 0x200000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Place:  # no NamedTuple: `typing` takes as long to import as all of the rest
-    """A file or folder that a command may not move; `locked`: nor write."""
+# Not a `NamedTuple`, because `typing` takes as long to import as every other import together.
+class ProtectedPath:
+    """A file or folder that no command may move. If `locked`, no command may write it either."""
 
     __slots__ = ("device", "inode", "locked", "path")
 
@@ -68,18 +70,14 @@ class _MountAttr(ctypes.Structure):
 
 
 class _Changed(Exception):
-    """A place is not the planned file."""
+    """A path does not lead to the planned file."""
 
 
-def open_beneath(folder: int, path: str, flags: int, *, links: bool = False) -> int:
-    """Open a path below an open folder. No part of it may be a link; with `links`, none that leads out. Raises OSError."""
-    resolve = (
-        _RESOLVE_NO_MAGICLINKS
-        | _RESOLVE_BENEATH
-        | (0 if links else _RESOLVE_NO_SYMLINKS)
-    )
+def open_beneath(folder: int, path: str, flags: int) -> int:
+    """Open a path below an open folder. No part of the path may be a link. Raises `OSError`."""
+    resolve = _RESOLVE_NO_MAGICLINKS | _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS
     how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
-    return _call(
+    return _call_kernel(
         _OPENAT2,
         folder,
         os.fsencode(path) or b".",
@@ -88,7 +86,7 @@ def open_beneath(folder: int, path: str, flags: int, *, links: bool = False) -> 
     )
 
 
-def _call(number: int, *arguments: object) -> int:
+def _call_kernel(number: int, *arguments: object) -> int:
     result = int(_libc.syscall(ctypes.c_long(number), *arguments))
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -96,11 +94,12 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def _join(pid: str, pidfd: int) -> None:
-    """Join the mount namespace of a process, with all rights in the user namespace that owns it."""
+    """Join the mount namespace of a process, with full rights in the owning user namespace."""
     mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     alive = select.poll()
     alive.register(pidfd, select.POLLIN)
-    if alive.poll(0):  # it ended, so its number may be that of another process
+    # The process ended, so a new process may have its id.
+    if alive.poll(0):
         raise ProcessLookupError(3, "the command has ended")
     owner = fcntl.ioctl(mounts, _NS_GET_USERNS)
     for namespace, kind in ((owner, _CLONE_NEWUSER), (mounts, _CLONE_NEWNS)):
@@ -108,14 +107,14 @@ def _join(pid: str, pidfd: int) -> None:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _is_planned(descriptor: int, place: Place) -> bool:
+def _is_planned(descriptor: int, protected: ProtectedPath) -> bool:
     found = os.fstat(descriptor)
-    return (found.st_dev, found.st_ino) == (place.device, place.inode)
+    return (found.st_dev, found.st_ino) == (protected.device, protected.inode)
 
 
-def _open(folder: int, place: Place) -> tuple[int, int]:
-    """Open a place and the folder that holds it, as soon as its path leads to the planned file. Raises _Changed."""
-    above, _, name = place.path.rpartition("/")
+def _open_protected(folder: int, protected: ProtectedPath) -> tuple[int, int]:
+    """Open a protected path and its parent folder, as soon as the path leads to the planned file. Raises `_Changed`."""
+    above, _, name = protected.path.rpartition("/")
     for _ in range(_LOOKS_MAX):
         descriptors: list[int] = []
         try:
@@ -123,18 +122,19 @@ def _open(folder: int, place: Place) -> tuple[int, int]:
             descriptors.append(
                 open_beneath(descriptors[0], name, _O_PATH | os.O_NOFOLLOW)
             )
-            if _is_planned(descriptors[1], place):
+            if _is_planned(descriptors[1], protected):
                 return descriptors[0], descriptors[1]
-        except OSError:  # it is not there now, or there is a link on the way
+        # The file is missing at the moment, or a part of the path is a link.
+        except OSError:
             pass
         for descriptor in descriptors:
             os.close(descriptor)
         time.sleep(_PAUSE_SECONDS)
-    raise _Changed(place.path)
+    raise _Changed(protected.path)
 
 
 def _mount_of(descriptor: int, descriptors: int) -> str:
-    """Return the id of the mount that a descriptor is on. `descriptors` is /proc/self/fdinfo, opened before."""
+    """Return the id of the mount of a descriptor. `descriptors` is `/proc/self/fdinfo`, opened earlier."""
     info = os.open(str(descriptor), os.O_RDONLY, dir_fd=descriptors)
     try:
         lines = os.read(info, 4096).decode().splitlines()
@@ -143,19 +143,19 @@ def _mount_of(descriptor: int, descriptors: int) -> str:
     return next(line for line in lines if line.startswith("mnt_id:"))
 
 
-def _mount(folder: int, place: Place) -> None:
-    """Mount a place upon itself."""
-    above, descriptor = _open(folder, place)
+def _mount(folder: int, protected: ProtectedPath) -> None:
+    """Mount a protected path upon itself."""
+    above, descriptor = _open_protected(folder, protected)
     try:
-        # Mounts below a folder that is only held come along. Nothing is mounted below a locked one.
-        recursive = 0 if place.locked else _AT_RECURSIVE
+        # The mount of a held folder includes the mounts below it. Nothing is mounted below a locked folder.
+        recursive = 0 if protected.locked else _AT_RECURSIVE
         flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | recursive
-        tree = _call(_OPEN_TREE, descriptor, b"", flags)
+        tree = _call_kernel(_OPEN_TREE, descriptor, b"", flags)
         try:
-            if place.locked:
+            if protected.locked:
                 attributes = _MountAttr(attr_set=_MOUNT_ATTR_RDONLY)
                 size = ctypes.sizeof(attributes)
-                _call(
+                _call_kernel(
                     _MOUNT_SETATTR,
                     tree,
                     b"",
@@ -163,7 +163,9 @@ def _mount(folder: int, place: Place) -> None:
                     ctypes.byref(attributes),
                     size,
                 )
-            _call(_MOVE_MOUNT, tree, b"", descriptor, b"", _MOVE_MOUNT_EMPTY_PATHS)
+            _call_kernel(
+                _MOVE_MOUNT, tree, b"", descriptor, b"", _MOVE_MOUNT_EMPTY_PATHS
+            )
         finally:
             os.close(tree)
     finally:
@@ -171,30 +173,32 @@ def _mount(folder: int, place: Place) -> None:
         os.close(descriptor)
 
 
-def _check(folder: int, place: Place, descriptors: int) -> None:
-    """Check that the path leads to a mount of the planned file, and that it is read-only. Raises _Changed."""
-    above, descriptor = _open(folder, place)
+def _check(folder: int, protected: ProtectedPath, descriptors: int) -> None:
+    """Check that the path leads to a mount of the planned file, read-only if `locked`. Raises `_Changed`."""
+    above, descriptor = _open_protected(folder, protected)
     try:
         if _mount_of(descriptor, descriptors) == _mount_of(above, descriptors):
-            raise _Changed(place.path)
-        if place.locked and not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
-            raise _Changed(place.path)
+            raise _Changed(protected.path)
+        if protected.locked and not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
+            raise _Changed(protected.path)
     finally:
         os.close(above)
         os.close(descriptor)
 
 
-def _places(data: bytes) -> list[Place]:
+def _read_paths(data: bytes) -> list[ProtectedPath]:
     fields = iter(data.split(b"\0")[:-1])
     groups = zip(fields, fields, fields, fields, strict=True)
     return [
-        Place(os.fsdecode(path), int(device), int(inode), locked=kind == b"locked")
+        ProtectedPath(
+            os.fsdecode(path), int(device), int(inode), locked=kind == b"locked"
+        )
         for path, device, inode, kind in groups
     ]
 
 
 def main(pid: str, pidfd: str, folder: str, device: str, inode: str) -> int:
-    places = _places(sys.stdin.buffer.read())
+    protected_paths = _read_paths(sys.stdin.buffer.read())
     try:
         descriptors = os.open(
             "/proc/self/fdinfo", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -203,12 +207,14 @@ def main(pid: str, pidfd: str, folder: str, device: str, inode: str) -> int:
         root = os.open(
             folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         )
-        if not _is_planned(root, Place(folder, int(device), int(inode), locked=False)):
+        if not _is_planned(
+            root, ProtectedPath(folder, int(device), int(inode), locked=False)
+        ):
             return CHANGED
-        for place in places:
-            _mount(root, place)
-        for place in places:
-            _check(root, place, descriptors)
+        for protected in protected_paths:
+            _mount(root, protected)
+        for protected in protected_paths:
+            _check(root, protected, descriptors)
     except _Changed:
         return CHANGED
     except OSError as error:

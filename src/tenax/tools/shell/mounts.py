@@ -1,8 +1,8 @@
-"""Protect the repositories in a command's folder: plan the mounts, have them made (`mounted.py`), and look again.
+"""Protect the repositories in a command's folder: plan the mounts, create them (`mounted.py`), and search again.
 
-Bubblewrap mounts only the folder. Before the command begins, each protected place is mounted upon itself inside the
-command's mount namespace. Another command in the same folder may exchange places meanwhile: the folder is looked through
-again until a look saw nothing exchanged. Where that does not come to an end, there is an error and no command.
+Bubblewrap mounts only the folder. Before the command begins, `mounted.py` mounts every protected path upon itself
+inside the command's mount namespace. A different command in the same folder may exchange files meanwhile. So the
+search is repeated until a search finds no exchanged file. After too many searches the command fails with an error.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import errno
 import os
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from tenax.concurrency import python_file
 from tenax.errors import ToolFailed
 from tenax.tools.paths import FOLDER
 from tenax.tools.shell import mounted
-from tenax.tools.shell.mounted import Place
+from tenax.tools.shell.mounted import ProtectedPath
 from tenax.tools.shell.repositories import Found, find_repositories
 
 __all__ = ["Protection"]
@@ -33,39 +33,41 @@ _MOUNT_SECONDS: Final = 10.0
 
 
 class Protection:
-    """What is protected in the namespace of one command. Every method blocks."""
+    """The protected paths in the mount namespace of a command. Every method blocks."""
 
     def __init__(self, folder: Path) -> None:
-        """Look through the folder. Raises ToolFailed."""
+        """Search the folder for repositories. Raises `ToolFailed`."""
         self.folder = folder
         self._covered: set[tuple[str, int, int, bool, int]] = set()
         self._paths: set[str] = set()
         self._forbidden: dict[str, str] = {}
         for _ in range(_BUSY_LOOKS_MAX):
-            self._found = self._look()
+            self._found = self._search_folder()
             if self.is_needed or not self._found.is_torn:
                 break
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is a repository, or may be one that was exchanged for a link. Else nothing is mounted."""
+        """Whether the folder contains a repository, or a link that may replace one. Otherwise nothing is mounted."""
         return bool(
-            self._found.places or self._found.fresh_links or self._found.is_exchanged
+            self._found.protected_paths
+            or self._found.fresh_links
+            or self._found.is_exchanged
         )
 
     def is_folder(self, found: os.stat_result) -> bool:
-        """Return whether this is the folder that was looked through."""
+        """Return whether `found` describes the searched folder."""
         return (found.st_dev, found.st_ino) == (self._found.device, self._found.inode)
 
     def mount(self, pid: int, pidfd: int) -> None:
-        """Protect every repository in the mount namespace of this process, which waits. Raises ToolFailed."""
+        """Protect every repository in the mount namespace of the process `pid`, which waits. Raises `ToolFailed`."""
         found = self._found
         for look in range(_LOOKS_MAX):
             if look:
-                found = self._look()
+                found = self._search_folder()
             complete = self._cover(found, pid, pidfd) and not found.is_exchanged
-            # A link in the place of a repository is that of another command, unless it stays. What was moved a moment ago
-            # may be moved again. A folder in which files come and go is looked through a few times more.
+            # A link in place of a repository comes from a different command, unless the link stays. A recently moved
+            # file may move again. A folder whose files come and go is searched a few more times.
             if (
                 complete
                 and not found.moved
@@ -81,12 +83,15 @@ class Protection:
         )
 
     def update(self, pid: int, pidfd: int) -> None:
-        """Protect repositories that came to be while the command runs, except a clone that may be under way."""
-        found = self._look(is_running=True)
+        """Protect the repositories created while the command runs, except a clone that may be unfinished."""
+        found = self._search_folder(is_running=True)
         self._cover(found, pid, pidfd, leave=found.unfinished)
 
-    def _look(self, *, is_running: bool = False) -> Found:
-        """Look through the folder. A command that runs is kept from what was found, even where none may begin."""
+    def _search_folder(self, *, is_running: bool = False) -> Found:
+        """Search the folder. Raises `ToolFailed` if no command may start there.
+
+        For a running command there is no such error: the found repositories are protected in any case.
+        """
         found = find_repositories(self.folder)
         leave = found.unfinished if is_running else ()
         self._forbidden.update(
@@ -101,23 +106,23 @@ class Protection:
     def _cover(
         self, found: Found, pid: int, pidfd: int, leave: Collection[str] = ()
     ) -> bool:
-        """Mount what is not covered yet, and not inside of `leave`. Return whether all of it was where it was seen."""
+        """Mount the paths not mounted yet and not inside `leave`. Return whether every path was unchanged."""
         new = [
-            place
-            for place in found.places
-            if _identity(place, found) not in self._covered
-            and not _is_inside(place.path, leave)
+            protected
+            for protected in found.protected_paths
+            if _identity(protected, found) not in self._covered
+            and not _is_inside(protected.path, leave)
         ]
         if not new:
             return True
         fields = [
             (
-                place.path,
-                str(place.device),
-                str(place.inode),
-                "locked" if place.locked else "held",
+                protected.path,
+                str(protected.device),
+                str(protected.inode),
+                "locked" if protected.locked else "held",
             )
-            for place in new
+            for protected in new
         ]
         data = b"".join(
             os.fsencode(field) + b"\0" for group in fields for field in group
@@ -131,7 +136,7 @@ class Protection:
         )
         try:
             done = subprocess.run(  # noqa: S603  (our own program)
-                [sys.executable, "-I", "-S", "-X", "utf8", mounted.__file__, *arguments],
+                python_file(mounted.__file__, *arguments),
                 input=data, capture_output=True, pass_fds=(pidfd,), timeout=_MOUNT_SECONDS, check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -142,21 +147,21 @@ class Protection:
             return False
         if done.returncode:
             raise _not_protected(done.stderr.decode(errors="replace")[-300:])
-        self._covered.update(_identity(place, found) for place in new)
-        self._paths.update(place.path for place in new)
+        self._covered.update(_identity(protected, found) for protected in new)
+        self._paths.update(protected.path for protected in new)
         return True
 
     def planted(self) -> str:
-        """Return the sentence for a file that no command may make, once there is one.
+        """Return a sentence about a forbidden file that exists now, or an empty text.
 
-        No link is followed out of the folder: whether a file is there would tell about files of others.
+        No link is followed out of the folder, because the answer would reveal whether a file outside exists.
         """
         try:
             root = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return ""
         try:
-            # a look on another thread may add to it
+            # Copy the dictionary, because a search on another thread may add to it.
             for path, held in list(self._forbidden.items()):
                 found = _planted_at(root, path, held)
                 if found:
@@ -166,7 +171,10 @@ class Protection:
             os.close(root)
 
     def clear(self) -> str:
-        """Rename forbidden files. They are not deleted, because a person may have made them. Return what was done, as a sentence."""
+        """Rename forbidden files, and return a sentence about the result.
+
+        Forbidden files are not deleted, because a person may have created them.
+        """
         planted = self.planted()
         renamed: list[str] = []
         for path, held in list(self._forbidden.items()):
@@ -186,7 +194,7 @@ def _is_inside(path: str, folders: Collection[str]) -> bool:
 
 
 def _planted_at(root: int, path: str, held: str) -> str:
-    """Return what a command did at this path, or an empty string. No command can move the folder `held`."""
+    """Describe the forbidden file or link at the path, or return an empty text. No command can move `held`."""
     name = Path(path).name
     try:
         folder = mounted.open_beneath(root, held, os.O_PATH | os.O_DIRECTORY)
@@ -212,7 +220,10 @@ def _below(path: str, folder: str) -> str:
 
 
 def _set_aside(folder: Path, path: str, held: str) -> str:
-    """Rename what is at this path, or a link on the way to it. No link is followed. Return its new path. Raises OSError."""
+    """Rename the file at the path, or a link in place of a parent folder. Return the new path. Raises `OSError`.
+
+    No link is followed.
+    """
     *ways, name = path.split("/")
     parent, above = _entered(str(folder), None), ""
     try:
@@ -220,7 +231,7 @@ def _set_aside(folder: Path, path: str, held: str) -> str:
             try:
                 below = _entered(way, parent)
             except NotADirectoryError:
-                # no command can have put it there
+                # No command can have created the link there, because the folder `held` cannot be moved.
                 if _is_inside(held, [f"{above}{way}"]):
                     raise
                 name = way
@@ -235,7 +246,7 @@ def _set_aside(folder: Path, path: str, held: str) -> str:
 
 
 def _entered(name: str, parent: int | None) -> int:
-    """Open a folder without following a link, also one that a command closed. Raises OSError."""
+    """Open a folder without following a link. Restore the access rights if a command removed them. Raises `OSError`."""
     way = os.open(
         name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
     )
@@ -248,14 +259,19 @@ def _entered(name: str, parent: int | None) -> int:
         os.close(way)
 
 
-def _identity(place: Place, found: Found) -> tuple[str, int, int, bool, int]:
-    """A file that is seen under another path is mounted there too: a folder on the way may be a mount of its own."""
+def _identity(
+    protected: ProtectedPath, found: Found
+) -> tuple[str, int, int, bool, int]:
+    """Return the key of a mount. The key includes the path: a file found under a second path is mounted there too.
+
+    A second mount is necessary, because a parent folder may be a separate mount.
+    """
     return (
-        place.path,
-        place.device,
-        place.inode,
-        place.locked,
-        found.changed.get(place.path, 0),
+        protected.path,
+        protected.device,
+        protected.inode,
+        protected.locked,
+        found.changed.get(protected.path, 0),
     )
 
 

@@ -1,7 +1,8 @@
-"""Find the git repositories in a folder, and what git reads or runs there on behalf of the person.
+"""Find the git repositories in a folder, and the files there that git reads or runs on behalf of the person.
 
-Every folder is opened from the one above it without following a link. What another command exchanges meanwhile can make
-a look wrong, but leads it nowhere else; `Found` says whether something was exchanged during the look.
+The search opens every folder from its parent folder without following a link. A command that runs at the same time can
+exchange files. Such an exchange can make a search incomplete, but never leads the search out of the folder. `Found`
+says whether a file was exchanged during the search.
 """
 
 from __future__ import annotations
@@ -18,35 +19,38 @@ from typing import NamedTuple
 from tenax.errors import ToolFailed
 from tenax.tools.paths import FOLDER
 from tenax.tools.shell.git_settings import Settings, parse_settings
-from tenax.tools.shell.mounted import Place, open_beneath
+from tenax.tools.shell.mounted import ProtectedPath, open_beneath
 
 __all__ = ["FULL", "Found", "find_repositories", "refuse_where_full"]
 
 _FOLDERS_MAX = 20_000
-"""So many folders are looked through: known repositories first, then the insides of git directories, then the nearest."""
+"""The maximum number of searched folders.
+
+Known repositories come first, then folders inside git directories, then the nearest folders.
+"""
 _GIT_FOLDERS_MAX = 5_000
-"""So many folders inside of git directories are looked through. Where there are more, no command runs."""
+"""The maximum number of searched folders inside git directories. If there are more, no command runs."""
 _REPOSITORIES_MAX = 200
 _CLONE_SECONDS = 600.0
-"""A git directory without an index that was changed within this time may belong to a clone under way."""
+"""A git directory without an index, changed within the last 600 seconds, may belong to an unfinished clone."""
 FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""There is no room for one more process or file, for a moment."""
+"""The errors of a system temporarily out of processes, open files or memory."""
 _FRESH_NS = 300_000_000
 _BARE = frozenset({"HEAD", "objects", "refs"})
 _KEPT = frozenset({"config", "hooks"})
-"""No command can move them out of a repository once it was seen, so they stay its mark."""
+"""Marks of a known repository. They are permanent, because no command can move them out of a found repository."""
 _INSIDE = frozenset({"HEAD", "objects", "commondir", *_KEPT})
-"""Marks of a repository of a submodule or worktree: its place says enough, so one of them will do."""
+"""Marks of the repository of a submodule or worktree. A single mark is enough, because the location says the rest."""
 _seen: dict[str, list[tuple[str, bool]]] = {}
-"""For each folder the repositories that were found there in this process. They are looked at first the next time."""
+"""The repositories found by this process, per folder. The next search starts with them."""
 _INCLUDES_MAX = 200
 _HOOKS_MAX = 200
 _SETTINGS_BYTES_MAX = 1_000_000
 _SETTINGS = ("config", "hooks", "config.worktree", "commondir")
 _PARTS = frozenset({"branches", "hooks", "info", "logs", "objects", "refs"})
-"""Folders of a git directory in which no other one is."""
+"""Folders of a git directory without further git directories inside."""
 _NAMES = frozenset({".git", "index", *_BARE, *_SETTINGS})
-"""Files that are looked at. Others are passed over."""
+"""The names of the files read by a search. A search ignores files with different names."""
 
 
 class _Entry(NamedTuple):
@@ -56,87 +60,89 @@ class _Entry(NamedTuple):
 
 
 class _Next(NamedTuple):
-    """A folder to look at."""
+    """A folder to search."""
 
     path: str
     inode: int | None
-    """None: the folder was not listed, so any inode is accepted."""
+    """The listed inode, or `None` for a folder not listed by its parent. With `None`, every inode is accepted."""
     inside: bool
-    """Whether it is inside of a git directory."""
+    """Whether the folder is inside a git directory."""
 
 
 class Found:
-    """The repositories of one look."""
+    """The repositories found by a single search."""
 
     def __init__(self, folder: Path, root: os.stat_result) -> None:
         self.folder, self.device, self.inode = folder, root.st_dev, root.st_ino
-        self._repositories: dict[str, Place] = {}
-        self._ways: dict[str, Place] = {}
+        self._repositories: dict[str, ProtectedPath] = {}
+        self._ways: dict[str, ProtectedPath] = {}
         self.forbidden: dict[str, str] = {}
-        """Files that no command may make: they cannot be covered while they are missing. For each the nearest folder that
-        is there; it is held."""
+        """Missing files that no command may create, because a missing file cannot be mounted read-only. Every path
+        maps to its nearest existing parent folder. The parent folder is held."""
         self.changed: dict[str, int] = {}
-        """When each locked file or folder was changed last. Its inode may belong to another file later."""
+        """The last change time (`ctime`, nanoseconds) of every locked path, because an inode may be reused later."""
         self.identities: dict[str, tuple[int, int]] = {}
-        """Device and inode of every folder that was looked through."""
+        """Device and inode of every searched folder."""
         self.unfinished: set[str] = set()
-        """Git directories without an index: a clone may be under way there."""
+        """Git directories without an index: a clone may be writing them."""
         self.is_torn = False
-        """A folder was listed, but was gone when it was opened: another look may find more."""
+        """Whether a listed folder was gone at the time of opening. A second search may find more."""
         self.is_exchanged = False
-        """A file or folder was listed, but a link or another file stood there when it was opened."""
+        """Whether a listed file or folder was replaced by a link or a different file before opening."""
         self.refusal: ToolFailed | None = None
-        """Why no command may run in the folder."""
+        """The reason why no command may run in the folder."""
         self.moved: set[str] = set()
-        """Repositories, and folders on the way to one, that were moved a moment ago: they may be moved again."""
+        """Repositories, and their parent folders, moved within the last 0.3 seconds. They may move again."""
         self.fresh_links: set[str] = set()
-        """Links where a repository, its settings or its hooks are expected, in folders that were changed a moment ago."""
+        """Links in place of a repository, settings or hooks, in folders changed within the last 0.3 seconds."""
 
     @property
-    def places(self) -> list[Place]:
-        """What is mounted, in this order: repositories and what is in them, then the folders on the way to them.
+    def protected_paths(self) -> list[ProtectedPath]:
+        """The paths to mount, in order: repositories and their contents first, then their parent folders.
 
-        A folder on the way takes along the mounts below it. So a repository that is moved into another folder, by a
-        command that was not kept from it, is covered there too.
+        The mount of a parent folder includes the mounts below the folder. So the protection of a repository continues
+        after an unprotected command moves the repository into a different folder.
         """
         return [*self._repositories.values(), *sorted(self._ways.values(), key=_depth)]
 
     def hold(self, path: str) -> None:
-        """Keep a git directory, and the folders on the way to it, where they are. The folder itself stays anyway."""
+        """Let no command move a git directory or its parent folders. No command can move the searched folder anyway."""
         if not path:
             return
         self._repositories.setdefault(path, self._held(path))
         self.hold_way(path.rpartition("/")[0])
 
     def hold_way(self, path: str) -> None:
-        """Keep a folder, and those on the way to it, where they are."""
+        """Let no command move a folder or its parent folders."""
         while path:
             self._ways.setdefault(path, self._held(path))
             path = path.rpartition("/")[0]
 
     def lock(self, path: str, found: os.stat_result) -> None:
-        """Let no command write a file or folder."""
-        self._repositories[path] = Place(path, found.st_dev, found.st_ino, locked=True)
+        """Let no command write a file or folder, nor move its parent folders."""
+        self._repositories[path] = ProtectedPath(
+            path, found.st_dev, found.st_ino, locked=True
+        )
         self.changed[path] = found.st_ctime_ns
         self.hold_way(path.rpartition("/")[0])
 
     def protects(self, path: str) -> bool:
-        """Return whether this path is one that no command may write, or lies in a repository."""
+        """Return whether the path is forbidden to commands, or lies in a repository."""
         return any(
             f"{path}/".startswith(f"{kept}/")
             for kept in (*self._repositories, *self.forbidden)
         )
 
-    def _held(self, path: str) -> Place:
-        return Place(path, *self.identities[path], locked=False)
+    def _held(self, path: str) -> ProtectedPath:
+        return ProtectedPath(path, *self.identities[path], locked=False)
 
 
-def _depth(place: Place) -> int:
-    return place.path.count("/")
+def _depth(protected: ProtectedPath) -> int:
+    return protected.path.count("/")
 
 
 def find_repositories(folder: Path) -> Found:
-    """Look through the folder. Raises ToolFailed where it cannot be looked through."""
+    """Search the folder for repositories. Raises `ToolFailed` if the folder cannot be searched."""
     try:
         root = os.open(folder, FOLDER | os.O_NOFOLLOW)
     except OSError as error:
@@ -150,7 +156,7 @@ def find_repositories(folder: Path) -> Found:
 
 
 def refuse_where_full(error: OSError) -> None:
-    """Raise ToolFailed if there was no room to look: what was not looked at would be open to a command."""
+    """Raise `ToolFailed` for an error in `FULL`, because an unsearched folder would be unprotected."""
     if error.errno in FULL:
         raise ToolFailed(
             f"The folder cannot be looked through: {error.strerror}."
@@ -158,7 +164,7 @@ def refuse_where_full(error: OSError) -> None:
 
 
 class _Search:
-    """One look through a folder, breadth first."""
+    """A single breadth-first search of a folder."""
 
     def __init__(self, folder: Path, root: int) -> None:
         self._root = root
@@ -170,26 +176,26 @@ class _Search:
         self._nearest: deque[_Next] = deque([_Next("", None, inside=False)])
         self._repositories: list[tuple[str, bool]] = []
         self._worktrees: list[str] = []
-        """Folders with a file that says where their repository is."""
+        """Folders with a `.git` file naming the repository."""
         self._folders_inside = 0
         self._moved: set[str] = set()
         self._named = 0
         self._hooks: set[str] = set()
-        """Relative paths of hooks: each is one in every worktree."""
+        """Relative paths of hooks. Every path applies to every worktree."""
         self._included = 0
         self._personal = _personal_settings()
 
     def run(self) -> Found:
         looked: dict[str, int] = {}
-        """Every folder that was looked through, and its inode then."""
+        """Every searched folder, with the inode at the time of the search."""
         while (following := self._following(looked)) is not None:
             path, inode, inside = following
             if path in looked:
-                # One that was seen before is looked at first, by its path. Another one may be listed there later.
+                # The search visits known repositories first, by path. A different folder may be listed there later.
                 self._found.is_exchanged |= inode not in {None, looked[path]}
                 continue
             try:
-                descriptor = self._open(path)
+                descriptor = self._open_folder(path)
             except OSError as error:
                 refuse_where_full(error)
                 self._refuse_closed(path, error)
@@ -204,7 +210,7 @@ class _Search:
             try:
                 looked[path] = os.fstat(descriptor).st_ino
                 if inode in {None, looked[path]}:
-                    self._look(descriptor, path, inside=inside)
+                    self._examine_folder(descriptor, path, inside=inside)
                 else:
                     self._found.is_exchanged = True
             except OSError as error:
@@ -216,14 +222,16 @@ class _Search:
         folder = str(self._found.folder)
         seen = dict.fromkeys([*self._repositories, *_seen.get(folder, ())])
         _seen[folder] = list(seen)[: 2 * _REPOSITORIES_MAX]
-        self._found.moved = self._moved & {place.path for place in self._found.places}
+        self._found.moved = self._moved & {
+            protected.path for protected in self._found.protected_paths
+        }
         for worktree in self._worktrees:
             for hooks in self._hooks:
                 self._lock_named(os.path.normpath(f"{worktree}/{hooks}"), forbid=False)
         return self._found
 
     def _following(self, looked: dict[str, int]) -> _Next | None:
-        """Return the folder to look at next. None: there is none, or the limit is reached."""
+        """Return the next folder to search, or `None` after the last folder or at the limit."""
         if len(self._repositories) + len(self._worktrees) > _REPOSITORIES_MAX:
             return None
         if self._known:
@@ -250,12 +258,17 @@ class _Search:
             )
 
     def _refuse_closed(self, path: str, error: OSError) -> None:
-        """Refuse a folder that is closed to us if we own it, or the one above it: a command could open it."""
+        """Refuse an unreadable folder if this user owns the folder or its parent: a command could make it readable.
+
+        A folder owned by a different user is accepted.
+        """
         if error.errno != errno.EACCES:
             return
         while True:
             with contextlib.suppress(OSError):
-                descriptor = self._open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                descriptor = self._open_folder(
+                    path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+                )
                 try:
                     owner = os.fstat(descriptor).st_uid
                 finally:
@@ -271,14 +284,14 @@ class _Search:
                 return
             path = path.rpartition("/")[0]
 
-    def _open(self, path: str, flags: int = FOLDER) -> int:
+    def _open_folder(self, path: str, flags: int = FOLDER) -> int:
         try:
             return open_beneath(self._root, path, flags)
         except OSError as error:
             if error.errno not in {errno.ENOSYS, errno.EPERM}:
                 raise
         descriptor = os.dup(self._root)
-        # an old kernel: one name at a time
+        # An old kernel without `openat2`: open the path name by name.
         for part in path.split("/") if path else ():
             above = descriptor
             try:
@@ -287,7 +300,7 @@ class _Search:
                 os.close(above)
         return descriptor
 
-    def _look(self, descriptor: int, path: str, *, inside: bool) -> None:
+    def _examine_folder(self, descriptor: int, path: str, *, inside: bool) -> None:
         state = os.fstat(descriptor)
         self._found.identities[path] = (state.st_dev, state.st_ino)
         self._identify(path.rpartition("/")[0])
@@ -322,9 +335,9 @@ class _Search:
                 self._nearest.append(_Next(below, entry.inode, inside=False))
 
     def _list(self, descriptor: int) -> dict[str, _Entry]:
-        """Return the folders in a folder, and the files that are looked at.
+        """Return the folders in a folder, and the files named in `_NAMES`.
 
-        The inode is asked for: where something is mounted, and on some file systems, another one is listed.
+        The inode of a folder comes from `stat`: at a mount point, and on some file systems, the listed inode differs.
         """
         entries: dict[str, _Entry] = {}
         with os.scandir(descriptor) as listed:
@@ -345,15 +358,15 @@ class _Search:
         return entries
 
     def _note_moved(self, path: str, state: os.stat_result) -> None:
-        """Note a file or folder that was moved a moment ago: a change of what is in it would change `mtime` too."""
+        """Record a recently moved file or folder. A move changes only `ctime`; a change of content also `mtime`."""
         if path and state.st_ctime_ns != state.st_mtime_ns and _is_fresh(state):
             self._moved.add(path)
 
     def _protect_worktree(
         self, descriptor: int, path: str, entries: dict[str, _Entry]
     ) -> None:
-        """Protect a folder that holds a repository or the file that says where it is."""
-        # Else git would take the folder itself for a repository once its own is broken.
+        """Protect a folder with a `.git` directory or a `.git` file."""
+        # Otherwise git would treat the folder itself as a bare repository after a command breaks its `.git`.
         missing = next(
             (name for name in ("HEAD", "objects", "refs") if name not in entries), None
         )
@@ -379,7 +392,7 @@ class _Search:
     def _hold_marks(
         self, descriptor: int, path: str, entries: dict[str, _Entry]
     ) -> None:
-        """Keep the folders by which a bare repository is known. Git writes `HEAD` by a rename, so that is not held."""
+        """Hold the folders marking a bare repository. `HEAD` is not held, because git writes `HEAD` by a rename."""
         for name in ("objects", "refs"):
             if name in entries and entries[name].is_folder:
                 found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
@@ -399,7 +412,10 @@ class _Search:
         entries: dict[str, _Entry],
         names: tuple[str, ...],
     ) -> None:
-        """Refuse links: a command could put another there. One that came a moment ago may be that of another command."""
+        """Refuse links, because a command could replace them. A recent link may come from a different running command.
+
+        A recent link below the top level is only recorded in `fresh_links`.
+        """
         links = {
             _joined(path, name)
             for name in names
@@ -419,7 +435,7 @@ class _Search:
     def _protect(
         self, descriptor: int, path: str, entries: dict[str, _Entry], *, whole: bool
     ) -> None:
-        """Protect a git directory. `whole`: it is no worktree's, so it has settings and hooks of its own."""
+        """Protect a git directory. `whole`: not the directory of a worktree, so it has its own settings and hooks."""
         self._found.hold(path)
         if whole:
             self._make_missing(descriptor, path, entries)
@@ -429,7 +445,8 @@ class _Search:
         ):
             self._found.unfinished.add(path)
         for name in _SETTINGS:
-            if name == "commondir" and whole:  # only a worktree has one
+            # Only the git directory of a worktree has a `commondir`.
+            if name == "commondir" and whole:
                 self._found.forbidden[_joined(path, name)] = path
             elif name not in entries:
                 if not whole or name == "config.worktree":
@@ -441,7 +458,7 @@ class _Search:
                 self._protect_named(path, name)
 
     def _protect_named(self, git: str, name: str) -> None:
-        """Protect what the settings of a repository name, as far as it lies in the folder."""
+        """Protect the hooks and included settings named by the settings of a repository, inside the folder only."""
         settings = self._read_settings(_joined(git, name))
         above, _, last = git.rpartition("/")
         worktree = above if last == ".git" else git
@@ -486,13 +503,13 @@ class _Search:
                 self._hooks.add(path)
 
     def _in_folder(self, base: str, path: str) -> str | None:
-        """Return a path that the settings name, relative to the folder. None: it lies elsewhere."""
+        """Return a path named by the settings, relative to the folder, or `None` for a path outside the folder."""
         root = str(self._found.folder)
         whole = os.path.normpath(os.path.join(root, base, os.path.expanduser(path)))  # noqa: PTH111, PTH118  (text only)
         return whole[len(root) + 1 :] if path and whole.startswith(f"{root}/") else None
 
     def _read_settings(self, path: str) -> Settings:
-        """Read a settings file without following a link. One that cannot be read names nothing."""
+        """Read a settings file without following a link. Return empty settings for an unreadable file."""
         try:
             descriptor = open_beneath(self._root, path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -507,12 +524,12 @@ class _Search:
             )
 
     def _lock_named(self, path: str, *, forbid: bool) -> None:
-        """Lock a file or folder that the settings name. `forbid`: no command may make it while it is missing."""
+        """Lock a file or folder named by the settings. With `forbid`, no command may create a missing file there."""
         if path.startswith("../") or path in {".", ".."}:
             return
         above, _, name = path.rpartition("/")
         try:
-            descriptor = self._open(above)
+            descriptor = self._open_folder(above)
         except OSError as error:
             refuse_where_full(error)
             if forbid and error.errno == errno.ENOENT:
@@ -537,7 +554,7 @@ class _Search:
             os.close(descriptor)
 
     def _forbid(self, path: str) -> None:
-        """Let no command make a file that the settings name, nor put a link on the way to it."""
+        """Forbid commands to create a file named by the settings, or to put a link in place of a parent folder."""
         above = path.rpartition("/")[0]
         while above:
             try:
@@ -554,9 +571,9 @@ class _Search:
         self._found.forbidden[path] = above
 
     def _identify(self, path: str) -> None:
-        """Note folders on the way that were not looked through."""
+        """Record the identity of a folder and of its parent folders, where the search has not visited them."""
         while path and path not in self._found.identities:
-            descriptor = self._open(path)
+            descriptor = self._open_folder(path)
             try:
                 state = os.fstat(descriptor)
                 self._found.identities[path] = (state.st_dev, state.st_ino)
@@ -568,7 +585,7 @@ class _Search:
     def _make_missing(
         self, descriptor: int, path: str, entries: dict[str, _Entry]
     ) -> None:
-        """Make settings and hooks that are missing, empty, so that they can be covered. Git takes them for none."""
+        """Create missing settings and hooks, because only existing files can be mounted. Git ignores empty ones."""
         try:
             with contextlib.suppress(FileExistsError):
                 if "config" not in entries:
@@ -585,14 +602,13 @@ class _Search:
                 if "hooks" not in entries:
                     os.mkdir("hooks", dir_fd=descriptor)
                     entries["hooks"] = _Entry(0, is_folder=True, is_link=False)
-        except (
-            PermissionError
-        ) as error:  # where the folder is not ours, no command may make them either
+        except PermissionError as error:
+            # In a folder owned by a different user, no command may create the files either.
             self._refuse_closed(path, error)
 
     def _lock(self, descriptor: int, path: str, name: str) -> None:
         found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-        # it was exchanged for a link since the folder was listed
+        # A link replaced the file after the folder was listed.
         if stat.S_ISLNK(found.st_mode):
             self._found.is_exchanged = True
             return
@@ -601,7 +617,7 @@ class _Search:
         self._refuse_second_names(_joined(path, name), found)
 
     def _refuse_second_names(self, path: str, found: os.stat_result) -> None:
-        """Refuse a hard link to settings or to a hook: by its other name a command could write it."""
+        """Refuse settings and hooks with a second hard link: a command could write them under the second name."""
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
             self._refuse(
                 f"{path} has another name (a hard link), by which a command could write it",
@@ -610,7 +626,7 @@ class _Search:
         if not stat.S_ISDIR(found.st_mode):
             return
         try:
-            descriptor = self._open(path)
+            descriptor = self._open_folder(path)
         except OSError as error:
             refuse_where_full(error)
             return
@@ -626,7 +642,7 @@ class _Search:
 
 
 def _personal_settings() -> Settings:
-    """What the person's own settings name: in each repository git looks there for a relative path of hooks."""
+    """Return the hooks named by the person's own git settings. Git resolves a relative path in every repository."""
     hooks: list[str] = []
     for file in ("~/.gitconfig", "~/.config/git/config"):
         with contextlib.suppress(OSError, RuntimeError):
@@ -643,10 +659,10 @@ def _is_fresh(state: os.stat_result) -> bool:
 
 
 def _is_bare(entries: dict[str, _Entry]) -> bool:
-    """Return whether git takes a folder with these names for a repository, or did before a command moved a part of it."""
+    """Return whether git treats the folder as a bare repository, or did so before a command moved a part of it."""
     if entries.keys() >= _BARE:
         return True
-    # A work tree may hold such names too. It has a `.git`, and one name of a bare repository is forbidden there.
+    # A worktree may contain such names too, but has a `.git`, and one name of a bare repository is forbidden there.
     if ".git" in entries or not entries.keys() >= _KEPT:
         return False
     return not entries["config"].is_folder and bool(entries.keys() & _BARE)

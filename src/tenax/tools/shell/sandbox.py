@@ -1,10 +1,12 @@
-"""Commands in a sandbox of bubblewrap: they see the system read-only, may write in one folder, and are alone otherwise.
+"""Run commands in a bubblewrap sandbox: the system is read-only, a single folder is writable, the rest is isolated.
 
-What stays true: a command reaches no file outside its folder but the programs and their data, no process but its own, and
-no network unless the call said so; it holds no privilege and no word of our environment; when it ends, or we do, all that
-it started ends with it. Bubblewrap gives the namespaces. What it leaves open where Tenax runs as root (the user inside is
-root's own number outside) is closed here: `/proc` is read-only, devices are our own, and a filter of system calls refuses
-keyrings, mounts, new namespaces, sockets that no network namespace holds, and files that would run as their owner.
+Guarantees: outside its folder, a command reaches only programs and their data. A command reaches only its own
+processes, and the network only if the call requests the network. A command has no privileges, and no environment
+variable of Tenax. When a command or Tenax ends, every process started by the command ends too.
+
+Bubblewrap creates the namespaces. If Tenax runs as root, the user inside the sandbox has the user id of root outside.
+This module closes the resulting gaps: `/proc` is read-only, the devices are separate nodes, and a system call filter
+refuses keyrings, mounts, new namespaces, sockets not confined by a network namespace, and setuid or setgid files.
 """
 
 from __future__ import annotations
@@ -18,21 +20,20 @@ import pwd
 import shutil
 import signal
 import stat
-import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from tenax.concurrency import run_in_own_thread
 from tenax.errors import ConfigError, ToolFailed
-from tenax.tools.base import aside
 from tenax.tools.paths import open_folder, real_folder
 from tenax.tools.shell.mounts import Protection
 from tenax.tools.shell.repositories import FULL, refuse_where_full
+from tenax.tools.shell.seccomp import build_filter, is_known_machine
 
 __all__ = [
     "FILE_BYTES_MAX",
@@ -44,12 +45,12 @@ __all__ = [
 ]
 
 FILE_BYTES_MAX = 1024**3
-"""The largest file a command may write, and the size of its own /tmp."""
+"""The largest file of a command, and the size of the private /tmp."""
 PROCESSES_MAX = 1000
-"""Processes and threads of one command."""
+"""The maximum number of processes and threads of a command."""
 _START_SECONDS = 10.0
 _END_SECONDS = 4.0
-"""Shorter than the grace that the gate gives a call."""
+"""The time for a killed command to end. Shorter than the grace period of the gate."""
 _LOOK_SECONDS = 0.1
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOME = "/tmp/home"  # noqa: S108  (a place in the sandbox's own /tmp)
@@ -73,54 +74,31 @@ _UNREAD = (
 )
 _DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9, "tty": 0}
 _OWN_DEVICES = Path("/dev/tenax")
-"""On the same file system as the others: elsewhere devices may be forbidden."""
+"""A folder on the file system of /dev, because device nodes may be forbidden on other file systems."""
 _NOBODY = 65534
 _PASSWD = f"root:x:0:0::/:/bin/sh\ntenax:x:1000:1000::{_HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
 _GROUP = "root:x:0:\ntenax:x:1000:\nnogroup:x:65534:\n"
 
-# The first process inside is a shell of the sandbox's own file system, not bubblewrap: that one's program is a file of the
-# machine, which root's commands could reach through /proc. It also takes in what others leave behind.
-# It says with an empty line that the sandbox is set up. The command begins when a line comes on standard input: not before
-# we hold the way to end it and its repositories are protected, and not if we died.
+# The first process inside is a shell from the sandbox's file system, not bubblewrap: the program of bubblewrap is a
+# file of the machine, and commands of root could reach that file through /proc. The shell also reaps orphans.
+# The shell reports with an empty line that the sandbox is set up. The command begins after a line on standard input. So
+# the command does not begin before Tenax can end it and has protected its repositories, nor after Tenax died.
 _READY = b"\n"
 _LIMITS = f"ulimit -c 0; ulimit -f {FILE_BYTES_MAX // 512}"
 _INSIDE = (
     f"{{ {_LIMITS}; ulimit -d $1; ulimit -u {2 * PROCESSES_MAX} || ulimit -p {2 * PROCESSES_MAX}; }} 2>/dev/null; "
     'shift; echo; read -r _ || exit 125; "$@" </dev/null; exit $?'
 )
-# Where there is no namespace that ends with us, a process of the same group waits for our end and ends the group.
+# Without a sandbox, no namespace ends together with Tenax. Instead, a process of the command's process group waits for
+# the end of Tenax and then kills the group.
 _BARE = (
     f"{{ {_LIMITS}; }} 2>/dev/null; read -r _ || exit 125; exec 3<&0; "
     '{ read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 & exec "$@" </dev/null 3<&-'
 )
 
-_ARCHES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-# io_uring, and the newer calls for mounts: the same numbers everywhere
-_NEWER = [*range(425, 434), 442, 467]
-_NO_CALL = 0xFFFF
-# On x86_64, on aarch64: keyrings, mounts, namespaces, the log of the kernel, bpf, perf, userfaultfd.
-_REFUSED = (
-    (248, 217), (249, 218), (250, 219), (165, 40), (166, 39), (155, 41), (272, 97), (308, 268), (103, 116),
-    (321, 280), (298, 241), (323, 282),
-)  # fmt: skip
-# clone3, openat2: their arguments cannot be seen; programs go back to the older ones
-_MISSING = (435, 437)
-_SOCKET = (41, 198)
-_FAMILIES = (1, 2, 10, 16)  # unix, IPv4, IPv6, netlink: those that the namespace holds
-_OWNERS = 0o6000
-_CREATES = 0x400040
-# A call is refused where each of these arguments has one of these bits: clone for namespaces; chmod, fchmod, fchmodat,
-# fchmodat2, creat, open, openat, mknod, mknodat for files that run as their owner.
-_BITS = (
-    ((56, 220), ((0, 0x7E020000),)), ((90, _NO_CALL), ((1, _OWNERS),)), ((91, 52), ((1, _OWNERS),)),
-    ((268, 53), ((2, _OWNERS),)), ((452, 452), ((2, _OWNERS),)), ((85, _NO_CALL), ((1, _OWNERS),)),
-    ((2, _NO_CALL), ((1, _CREATES), (2, _OWNERS))), ((257, 56), ((2, _CREATES), (3, _OWNERS))),
-    ((133, _NO_CALL), ((1, _OWNERS),)), ((259, 33), ((2, _OWNERS),)),
-)  # fmt: skip
-
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a command ended: with an exit code, or because of something it did."""
+    """The end of a command: an exit code, or the reason why the command was ended."""
 
     code: int | None
     why: str
@@ -128,7 +106,11 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Running:
-    """A command at work, and the way to end all of it: its namespace by `init`, or else its group."""
+    """A running command.
+
+    `init` is the first process of the PID namespace. Killing `init` ends the whole namespace. Without a sandbox, `init`
+    is `None`, and the process group is killed instead.
+    """
 
     def __init__(
         self,
@@ -152,7 +134,7 @@ class Running:
         self._planted = ""
 
     async def protect(self) -> None:
-        """Wait until the sandbox is set up, check its folder, and protect the repositories there. Raises ToolFailed."""
+        """Wait until the sandbox is set up, check the folder, and protect the repositories. Raises `ToolFailed`."""
         try:
             line = await asyncio.wait_for(self.output.readline(), _START_SECONDS)
         except TimeoutError:
@@ -162,10 +144,10 @@ class Running:
             raise ToolFailed(
                 f"The sandbox could not be set up, so nothing was run. {text}"
             )
-        await aside(lambda _deserted: self._mount())
+        await run_in_own_thread(self._mount)
 
     def _mount(self) -> None:
-        """Bubblewrap mounts the folder by its path: check that it is the one that was looked through."""
+        """Check that bubblewrap, which mounts by path, mounted the searched folder. Then protect the repositories."""
         protection, pidfd = self._protection, self._pidfd
         assert protection is not None
         assert self._init is not None
@@ -184,29 +166,29 @@ class Running:
             protection.mount(self._init, pidfd)
 
     async def _protect_from_others(self) -> None:
-        """Protect the repositories that are there now from the other commands that run in this folder."""
+        """Protect the existing repositories from the other commands running in the same folder."""
         for other in list(_at_work):
             if other is not self and other.shares_folder(self):
-                # It has ended, or there is no room: it is tried again at the next end.
+                # The command ended, or the system is out of resources. The next ending command tries again.
                 with contextlib.suppress(ToolFailed, OSError):
                     await other.update()
 
     def shares_folder(self, other: Running) -> bool:
-        """Return whether one of the two folders holds the other."""
+        """Return whether the folders of the two commands are equal or nested."""
         if self._protection is None or other._protection is None:
             return False
         mine, its = self._protection.folder, other._protection.folder
         return mine.is_relative_to(its) or its.is_relative_to(mine)
 
     async def update(self) -> None:
-        """Protect repositories that came to be since this command began. Raises ToolFailed or OSError."""
+        """Protect the repositories created since the start of the command. Raises `ToolFailed` or `OSError`."""
         protection, init = self._protection, self._init
         if protection is None or init is None or self._pidfd is None:
             return
-        # The command may end meanwhile, and the loop then closes its own descriptor. The thread closes this one.
+        # If the command ends meanwhile, the event loop closes `_pidfd`. So the thread gets and closes a duplicate.
         given = [os.dup(self._pidfd)]
 
-        def work(_deserted: threading.Event) -> None:
+        def update_protection() -> None:
             pidfd = given.pop()
             try:
                 protection.update(init, pidfd)
@@ -214,13 +196,14 @@ class Running:
                 os.close(pidfd)
 
         try:
-            await aside(work)
+            await run_in_own_thread(update_protection)
         finally:
-            with contextlib.suppress(IndexError):  # the thread did not begin
+            # The list still holds the duplicate if the thread did not start.
+            with contextlib.suppress(IndexError):
                 os.close(given.pop())
 
     async def finish(self, seconds: float | None = None) -> Ending:
-        """Wait until it ends, has taken this long or too much of the machine. Then nothing of it is left."""
+        """Wait until the command ends, reaches the timeout, or exceeds a limit. Then end all of its processes."""
         code, why = None, ""
         wait, watch = (
             asyncio.create_task(self._process.wait()),
@@ -243,9 +226,8 @@ class Running:
             end = asyncio.ensure_future(self.end())
             try:
                 await asyncio.shield(end)
-            except (
-                asyncio.CancelledError
-            ):  # given up just now: what it may not leave behind is removed first
+            except asyncio.CancelledError:
+                # The caller was cancelled. Finish the cleanup of forbidden files first.
                 await asyncio.wait({end})
                 raise
             wait.cancel()
@@ -262,7 +244,10 @@ class Running:
         return Ending(code, why, took)
 
     async def end(self) -> None:
-        """End it and all that it started, and wait until they are gone."""
+        """End the command and every process started by the command, and wait until they are gone.
+
+        Then rename the forbidden files created by the command.
+        """
         _at_work.discard(self)
         try:
             await self._end_all()
@@ -271,8 +256,9 @@ class Running:
             if protection is not None and (planted := protection.planted()):
                 self._planted = planted
                 try:
-                    left = await aside(lambda _deserted: protection.clear())
-                except ToolFailed:  # there is no room for a thread
+                    left = await run_in_own_thread(protection.clear)
+                except ToolFailed:
+                    # The system has no room for a thread.
                     left = protection.clear()
                 self._planted = left or planted
 
@@ -288,21 +274,20 @@ class Running:
             await asyncio.wait_for(self._process.wait(), _END_SECONDS)
 
     def close(self) -> None:
-        """Let go of the output, whoever still holds its other end."""
-        for each in self._transports:
-            each.close()
+        """Close the output, even if a process still has the write end open."""
+        for transport in self._transports:
+            transport.close()
 
     async def _end_namespace(self, pidfd: int) -> None:
-        """The first process of a namespace ends after all others have."""
+        """Kill the first process of the namespace and wait for its end, which is the end of the whole namespace."""
         loop, gone = asyncio.get_running_loop(), asyncio.Event()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         loop.add_reader(pidfd, gone.set)
         try:
             await asyncio.wait_for(gone.wait(), _END_SECONDS)
-        except (
-            TimeoutError
-        ):  # a process that waits for a disk; it ends when the disk answers
+        except TimeoutError:
+            # A process waits for a disk, and ends when the disk answers.
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         finally:
@@ -310,16 +295,20 @@ class Running:
             os.close(pidfd)
 
     async def _end_group(self) -> None:
-        """The group is there, and its number nobody else's, as long as the process in it waits for our end."""
-        self._init = 0  # once
+        """Kill the process group. Its id is not reused while the background process of `_BARE` is in the group."""
+        # Do so only once.
+        self._init = 0
         with contextlib.suppress(ProcessLookupError):
-            # it may be there longer, without life: who should look after it does not hurry
+            # Zombies may keep the group alive for longer, because their parent may reap them late.
             for _ in range(20):
                 os.killpg(self._process.pid, signal.SIGKILL)
                 await asyncio.sleep(0.005)
 
     async def _watch(self) -> str:
-        """The sentence once it takes too much. Limits of the system alone do not hold root."""
+        """Wait until the command exceeds a limit or creates a forbidden file, and return the reason.
+
+        The limits of the system are not enough, because they do not apply to root.
+        """
         while True:
             if self._pidfd is not None and (
                 why := self._excess(Path(f"/proc/{self._init}/root/proc"))
@@ -331,16 +320,17 @@ class Running:
 
     def _excess(self, proc: Path) -> str:
         with contextlib.suppress(OSError):
-            # it is still on its way into the sandbox
+            # The process has not entered the sandbox yet.
             if proc.stat().st_dev == Path("/proc").stat().st_dev:
                 return ""
         found: list[Path] = []
-        with contextlib.suppress(OSError):  # it has just ended
-            found = [each for each in proc.iterdir() if each.name.isdigit()]
+        # The command may just have ended.
+        with contextlib.suppress(OSError):
+            found = [entry for entry in proc.iterdir() if entry.name.isdigit()]
         tasks = pages = 0
-        for each in found if len(found) <= PROCESSES_MAX else ():
+        for entry in found if len(found) <= PROCESSES_MAX else ():
             with contextlib.suppress(OSError):
-                fields = (each / "stat").read_text().rpartition(")")[2].split()
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 tasks, pages = tasks + int(fields[17]), pages + int(fields[21])
         if max(tasks, len(found)) > PROCESSES_MAX:
             return f"it had more than {PROCESSES_MAX:,} processes"
@@ -350,31 +340,34 @@ class Running:
 
 
 _at_work: set[Running] = set()
-"""Commands of this process that run in a sandbox."""
+"""The commands of this process in a sandbox."""
 
 
 class Sandbox:
-    """Starts commands that can do no harm outside one folder. `hidden` is what no command may see.
+    """The sandbox for commands. A command can do no harm outside its folder, and cannot see the paths in `hidden`.
 
-    In the system it is covered. A folder that holds some of it is refused: a command could move what covers it.
+    Hidden paths in system folders are covered by an empty mount. A working folder containing a hidden path is refused,
+    because a command could move the cover there.
     """
 
     def __init__(self, hidden: Iterable[Path] = ()) -> None:
-        self._hidden = tuple(each.resolve() for each in hidden)
+        self._hidden = tuple(path.resolve() for path in hidden)
 
     def why_not(self) -> str:
-        """Why there is no sandbox here, in a sentence. Empty where there is one. It is tried once in a process."""
+        """Return why the sandbox does not work here, or an empty text. A process tests the sandbox once."""
         return _why_not(_bwrap())
 
     async def start(
         self, command: str, folder: Path, *, network: bool = False
     ) -> Running:
-        """Begin this command line in the folder. Raises ToolFailed."""
+        """Start a command line in the folder. Raises `ToolFailed`."""
         if why := self.why_not():
             raise ToolFailed(why)
-        protection = await aside(lambda _deserted: self._protection_of(folder))
-        # A caller that goes away meanwhile leaves nothing behind.
-        begin = asyncio.ensure_future(self._begin(command, protection, network=network))
+        protection = await run_in_own_thread(lambda: self._protection_of(folder))
+        # If the caller is cancelled meanwhile, the command is ended below.
+        begin = asyncio.ensure_future(
+            self._start_sandboxed(command, protection, network=network)
+        )
         try:
             return await asyncio.shield(begin)
         except asyncio.CancelledError:
@@ -385,7 +378,7 @@ class Sandbox:
             raise
 
     def _protection_of(self, folder: Path) -> Protection:
-        """Look through the folder, and check that no link was put on the way to it."""
+        """Search the folder for repositories, and check that no link replaced the folder or a parent folder."""
         folder = self._checked(folder)
         try:
             root = open_folder(folder, make=True)
@@ -404,9 +397,9 @@ class Sandbox:
         return protection
 
     def _checked(self, folder: Path) -> Path:
-        """The folder, without links on the way to it. Refuses one that holds what a command must not see."""
+        """Return the folder with links resolved. Raises `ToolFailed` if a command must not see or write all of it."""
         folder = real_folder(folder)
-        own = [Path(each) for each in (*_SYSTEM, *_CLOSED, "/etc", "/tmp", "/var/tmp")]  # noqa: S108  (they are kept out)
+        own = [Path(path) for path in (*_SYSTEM, *_CLOSED, "/etc", "/tmp", "/var/tmp")]  # noqa: S108  (they are kept out)
         programs = [Path(entry) for entry in _PATH.split(":")]
         kept = [*own, *programs, *_homes(), *self._hidden]
         if _holds(folder, kept):
@@ -419,13 +412,13 @@ class Sandbox:
                 f"No command is run in {folder}: Tenax's own program is in it, and a command could change what it runs.",
                 hint="set tools.folder to another folder, and restart Tenax",
             )
-        if any(folder.is_relative_to(each) for each in _CLOSED):
+        if any(folder.is_relative_to(closed) for closed in _CLOSED):
             raise ToolFailed(
                 f"No command is run in {folder}: it is a part of the system."
             )
         return folder
 
-    async def _begin(
+    async def _start_sandboxed(
         self, command: str, protection: Protection, *, network: bool
     ) -> Running:
         limits = ["/bin/sh", "-c", _INSIDE, "sh", str(_memory_max() // 1024)]
@@ -461,7 +454,8 @@ class Sandbox:
         except (
             OSError,
             msgspec.DecodeError,
-        ) as error:  # also that it took too long, or is gone
+        ) as error:
+            # `OSError` includes a timeout and a process that has already ended.
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             said = (await output.read(500)).decode(errors="replace").strip()
@@ -482,36 +476,37 @@ class Sandbox:
 
 
 def _holds(folder: Path, paths: Iterable[Path]) -> bool:
-    """Return whether one of these paths is the folder or lies in it. `Path.is_relative_to` takes 10 times as long."""
+    """Return whether the folder equals or contains one of the paths. `Path.is_relative_to` takes 10 times as long."""
     start = str(folder).rstrip("/") + "/"
     return any(f"{path}/".startswith(start) for path in paths)
 
 
 def _own_program() -> frozenset[Path]:
-    """Where the code of this process comes from: Python, its environment, our package, and all that may be imported."""
+    """Return the sources of the code of this process: Python, the virtual environment, Tenax, and the import path."""
     return _with_and_without_links(
         sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), *sys.path
     )
 
 
 @functools.cache
-def _with_and_without_links(*places: str) -> frozenset[Path]:
-    """Return these paths, and where they lead: a link in a folder could be replaced."""
-    paths = [Path(place) for place in places]
+def _with_and_without_links(*paths: str) -> frozenset[Path]:
+    """Return the paths as given and with links resolved, because a command could replace a link."""
+    found = [Path(path) for path in paths]
     return frozenset(
-        [path.absolute() for path in paths] + [path.resolve() for path in paths]
+        [path.absolute() for path in found] + [path.resolve() for path in found]
     )
 
 
 def _is_imported(folder: Path) -> bool:
-    """Return whether Python could take the folder itself for a package of ours, such as ~/tenax where ~ is imported from."""
+    """Return whether Python could import the folder as a loaded package, such as ~/tenax with ~ in the import path."""
     return folder.name in sys.modules and folder.parent in _own_program()
 
 
 def _homes() -> Iterator[Path]:
-    """Where people have their keys, whatever our environment says."""
+    """Return the home folders, where people keep their keys. The variable HOME alone is not trusted."""
     yield Path.home().resolve()
-    with contextlib.suppress(KeyError):  # a number without a name
+    # The user id may have no entry in the user database.
+    with contextlib.suppress(KeyError):
         yield Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
     try:
         yield from Path("/home").iterdir()
@@ -520,10 +515,10 @@ def _homes() -> Iterator[Path]:
 
 
 async def start_bare(command: str, folder: Path) -> Running:
-    """Begin this command line without a sandbox: with all that the person may do."""
+    """Start a command line without a sandbox, with every right of the person. Raises `ToolFailed`."""
     env = {**_PLAIN, "HOME": str(Path.home())}
     try:
-        await aside(lambda _deserted: os.close(open_folder(folder, make=True)))
+        await run_in_own_thread(lambda: os.close(open_folder(folder, make=True)))
         process, output, shown = await _spawn(
             ["/bin/sh", "-c", _BARE, "sh", *_shell(command)],
             env,
@@ -538,7 +533,7 @@ async def start_bare(command: str, folder: Path) -> Running:
 
 
 def _bwrap() -> str | None:
-    """Find bubblewrap in the system: PATH may name a folder in which commands write."""
+    """Find bubblewrap in the system folders only, because PATH may name a folder writable by commands."""
     return shutil.which("bwrap", path=_PATH)
 
 
@@ -546,7 +541,7 @@ def _bwrap() -> str | None:
 def _why_not(bwrap: str | None) -> str:
     if bwrap is None:
         return "There is no sandbox: bubblewrap is not installed (Debian, Ubuntu: apt install bubblewrap)."
-    if platform.machine() not in _ARCHES:
+    if not is_known_machine():
         return f"There is no sandbox: no filter of system calls is known for {platform.machine()}."
     try:
         with _given() as given:
@@ -555,7 +550,7 @@ def _why_not(bwrap: str | None) -> str:
                 env=_PLAIN, pass_fds=given, capture_output=True, timeout=_START_SECONDS, check=False,
             )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        # raised, so that it is not remembered
+        # Raise instead of returning, because a return value would be cached.
         if isinstance(error, OSError) and error.errno in FULL:
             raise ConfigError(
                 f"It cannot be said now whether commands have a sandbox: {error.strerror}.",
@@ -589,7 +584,7 @@ async def _spawn(
     *,
     own_group: bool = False,
 ) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.ReadTransport]:
-    """Start it from the loop's own thread: what dies with its parent dies with that thread."""
+    """Start a process from the thread of the event loop: `--die-with-parent` ends the process with that thread."""
     read, write = os.pipe()
     output, transport = await _reader(read)
     _keep_to_ourselves()
@@ -607,7 +602,7 @@ async def _spawn(
 
 
 def _keep_to_ourselves() -> None:
-    """No command gets a descriptor that this process was started with: uvloop closes none of them for a child."""
+    """Keep inherited descriptors of this process from commands, because uvloop does not close them in a child."""
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  (names, not paths)
             if int(name) > 2:  # noqa: PLR2004  (the standard ones)
@@ -627,20 +622,21 @@ async def _reader(
 
 @contextlib.contextmanager
 def _given() -> Iterator[tuple[int, ...]]:
-    """Descriptors of what is given to a sandbox, each to be read once."""
+    """Yield the descriptors passed to a sandbox. A descriptor can be read only once."""
     with contextlib.ExitStack() as undo:
         ends = []
-        for each in (_filter(), _PASSWD.encode(), _GROUP.encode()):
+        for content in (build_filter(), _PASSWD.encode(), _GROUP.encode()):
             read, write = os.pipe()
             undo.callback(os.close, read)
-            os.write(write, each)  # a pipe holds far more
+            # The write does not block, because the buffer of a pipe is much larger.
+            os.write(write, content)
             os.close(write)
             ends.append(read)
         yield tuple(ends)
 
 
 def _shell(command: str) -> list[str]:
-    """The command line is one argument, and what it begins with is not taken for an option."""
+    """Return the shell call for a command line. A leading dash of the command line is not read as an option."""
     return [shutil.which("bash", path=_PATH) or "/bin/sh", "-c", "--", command]
 
 
@@ -659,10 +655,10 @@ def _arguments(
         *("--seccomp", calls, *_system(), "--file", passwd, "/etc/passwd", "--file", group, "/etc/group"),
         *("--proc", "/proc"),
     ]  # fmt: skip
-    for each in hidden:
-        # in the system no command can move what covers it
-        if any(each.is_relative_to(name) for name in _SYSTEM) and each.exists():
-            wrap += ["--tmpfs", str(each if each.is_dir() else each.parent)]
+    for path in hidden:
+        # In a system folder, no command can move the cover.
+        if any(path.is_relative_to(name) for name in _SYSTEM) and path.exists():
+            wrap += ["--tmpfs", str(path if path.is_dir() else path.parent)]
     for name in _UNREAD:
         if Path("/proc", name).exists():
             wrap += ["--ro-bind", "/dev/null", f"/proc/{name}"]
@@ -696,20 +692,26 @@ def _arguments(
 
 @functools.cache
 def _system() -> list[str]:
-    """Programs and what they need of /etc. No keys and no passwords: root's own would be readable."""
+    """Return the mounts of programs and of their files in /etc, without keys and passwords.
+
+    If Tenax runs as root, commands could read the keys and passwords of root there.
+    """
     found: list[str] = []
     for name in _SYSTEM:
         if Path(name).is_symlink():
             found += ("--symlink", str(Path(name).readlink()), name)
         elif Path(name).exists():
             found += ("--ro-bind", name, name)
-    for name in (str(each) for pattern in _ETC for each in Path("/etc").glob(pattern)):
+    for name in (str(file) for pattern in _ETC for file in Path("/etc").glob(pattern)):
         found += ("--ro-bind-try", name, name)
     return found
 
 
 def _devices() -> Iterator[str]:
-    """Devices for root's commands, owned by nobody: the owner of a device could take it from all others by `chmod`."""
+    """Create devices for the commands of root and return the mounts. Their owner is the user `nobody`.
+
+    The owner of a device could lock every user out of the device with `chmod`.
+    """
     if Path("/dev/null").stat().st_uid != os.geteuid():
         return
     _OWN_DEVICES.mkdir(mode=0o700, exist_ok=True)
@@ -717,47 +719,12 @@ def _devices() -> Iterator[str]:
         device = _OWN_DEVICES / name
         with contextlib.suppress(FileExistsError):
             os.mknod(device, stat.S_IFCHR, os.makedev(1 if minor else 5, minor))
-        # Commands act as our user: what it owns, one command could take from all others, of every user.
+        # Commands run as the user of Tenax. If that user owned the device, a command could close it to everyone else.
         os.chown(device, _NOBODY, _NOBODY)
         device.chmod(0o666)
         yield from ("--dev-bind", str(device), f"/dev/{name}")
 
 
 def _memory_max() -> int:
-    """Half of what the machine has."""
+    """Return the memory limit of a command in bytes: half of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-@functools.cache
-def _filter() -> bytes:
-    """The filter of system calls, as the kernel reads it: (code, jump if true, jump if false, value)."""
-    arch, column = _ARCHES[platform.machine()]
-    load, equal, above, bits, leave = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, refuse, missing = (
-        (leave, 0, 0, 0x7FFF0000),
-        (leave, 0, 0, 0x00050001),
-        (leave, 0, 0, 0x00050026),
-    )
-    steps = [
-        (load, 0, 0, 4),
-        (equal, 1, 0, arch),
-        refuse,
-        (load, 0, 0, 0),
-        (above, 0, 1, 0x40000000),
-        refuse,
-    ]
-    for number in (*(each[column] for each in _REFUSED), *_NEWER):
-        steps += [(equal, 0, 1, number), refuse]
-    for number in _MISSING:
-        steps += [(equal, 0, 1, number), missing]
-    for numbers, tests in _BITS:
-        steps.append((equal, 0, 2 * len(tests) + 2, numbers[column]))
-        for left, (argument, mask) in zip(range(len(tests), 0, -1), tests, strict=True):
-            steps += [(load, 0, 0, 16 + 8 * argument), (bits, 0, 2 * left - 1, mask)]
-        steps += [refuse, allow]
-    steps += [(equal, 0, len(_FAMILIES) + 3, _SOCKET[column]), (load, 0, 0, 16)]
-    steps += [
-        (equal, len(_FAMILIES) - at, 0, family) for at, family in enumerate(_FAMILIES)
-    ]
-    steps += [refuse, allow, allow]
-    return b"".join(struct.pack("<HBBI", *step) for step in steps)

@@ -1,9 +1,9 @@
-"""The web: reading a page, and searching.
+"""The tools `web_fetch` and `web_search`.
 
-An address comes from a model, and so from whatever the model has read. It is read once, by `_address`: what the person is
-shown, what is checked and what is asked for come from that one reading. A name is looked up once for a call, all that it
-leads to is checked, and what is dialled is what was checked (`Guarded`): no redirect and no second answer of a name
-server leads to this machine or its network. A redirect is followed only while it stays where the person was told.
+A URL comes from a model, and therefore from every text read by the model. `_address` parses the URL once: the approval,
+the checks and the request use the same result. A host name is resolved once per call, every address is checked, and
+only checked addresses are dialled (`Guarded`). So no redirect and no second DNS answer leads to this machine or its
+network. A redirect is followed only to the host approved by the person.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import ipaddress
 import re
 import socket
 import ssl
-import unicodedata
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from html import unescape
@@ -24,10 +23,12 @@ import httpx
 import msgspec
 from msgspec import Meta
 
+from tenax.concurrency import run_in_own_thread
 from tenax.config import Secret
 from tenax.errors import ToolFailed
 from tenax.models.http import is_loopback, trusted
-from tenax.tools.base import Call, Tool, aside
+from tenax.text import has_hidden
+from tenax.tools.base import Args, Call, Tool
 from tenax.tools.web.readable import decoded, readable
 
 __all__ = [
@@ -43,10 +44,10 @@ __all__ = [
     "look_up",
 ]
 
+# The largest response, compressed and decompressed.
 BYTES_MAX: Final = 5 * 1024 * 1024
-"""What is read of an answer, packed and unpacked."""
+# The longest text for the model.
 CHARS_MAX: Final = 25_000
-"""What is told of a page."""
 REDIRECTS_MAX: Final = 5
 _ADDRESS_CHARS_MAX = 4096
 _CONNECT_SECONDS_MAX = 5.0
@@ -54,7 +55,6 @@ _DIALS_MAX = 4
 _RESULTS_MAX = 10
 _RESULT_CHARS_MAX = 500
 
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 _NAME = re.compile(
     r"(?=.{1,253}$)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z][a-z0-9-]{0,61}[a-z0-9]"
 )
@@ -65,23 +65,23 @@ _TEXT = re.compile(
     r"text/.*|application/(.*\+)?(json|xml)|application/(javascript|x-ndjson|yaml|toml)"
 )
 
-# What IANA's registries of special addresses do not hold to be reachable from everywhere, and 168.63.129.16, at which
-# Azure answers its own machines. The metadata services of the others are at private or link-local addresses.
+# The addresses in IANA's special-purpose registries that are not globally reachable, and 168.63.129.16, the metadata
+# service of Azure. The metadata services of other clouds have private or link-local addresses.
 _SPECIAL = (
     "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 "
     "192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 168.63.129.16 "
     "2001::/23 2001:db8::/32 2002::/16 3fff::/20"
 )
-_NOT_PUBLIC = [ipaddress.ip_network(each) for each in _SPECIAL.split()]
+_NOT_PUBLIC = [ipaddress.ip_network(network) for network in _SPECIAL.split()]
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
+# Returns the addresses of a host name. Raises OSError.
 Resolver = Callable[[str], Awaitable[Sequence[str]]]
-"""The addresses of a name. Raises OSError."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the public internet. What cannot be read is none."""
+    """Return whether the address belongs to the public internet. Invalid addresses do not."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -93,15 +93,15 @@ def is_public(address: str) -> bool:
         if ip.scope_id or (inner is None and ip not in _UNICAST):
             return False
         ip = inner or ip
-    return not any(ip in each for each in _NOT_PUBLIC)
+    return not any(ip in network for network in _NOT_PUBLIC)
 
 
 async def look_up(name: str) -> list[str]:
-    """The addresses of a name, as this machine knows them."""
-    found = await aside(
-        lambda _deserted: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    """Resolve a host name with the resolver of the machine. Raises `OSError`."""
+    found = await run_in_own_thread(
+        lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     )
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def _dial() -> httpx.AsyncBaseTransport:
@@ -118,7 +118,7 @@ def _client(accept: str, **how: Any) -> httpx.AsyncClient:  # noqa: ANN401  (wha
 
 
 class Guarded(httpx.AsyncBaseTransport):
-    """The way out for one call. It goes to public addresses only, and to those that it looked up first."""
+    """The transport of a call. `Guarded` connects only to public addresses from the first resolution of a host."""
 
     def __init__(self, resolve: Resolver, dial: httpx.AsyncBaseTransport) -> None:
         self._resolve = resolve
@@ -126,7 +126,7 @@ class Guarded(httpx.AsyncBaseTransport):
         self._checked: dict[str, Sequence[str]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Ask an address of the host, under the host's name: in the Host header, and in the TLS handshake."""
+        """Send the request to a checked address, with the host name in the Host header and in the TLS handshake."""
         host = request.url.raw_host.decode("ascii")
         if host not in self._checked:
             self._checked[host] = await self._addresses(host)
@@ -149,7 +149,7 @@ class Guarded(httpx.AsyncBaseTransport):
         await self._dial.aclose()
 
     async def _addresses(self, host: str) -> Sequence[str]:
-        """All that a host leads to. If one of them is not public, none is used."""
+        """Return the addresses of a host. Raises `ToolFailed` unless every address is public."""
         addresses: Sequence[str] = [host]
         if not _is_literal(host):
             try:
@@ -165,17 +165,17 @@ class Guarded(httpx.AsyncBaseTransport):
         return addresses
 
 
-class FetchPageArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FetchPageArgs(Args):
     url: Annotated[
         str, Meta(description="The whole address, with http:// or https://.")
     ]
 
 
 class FetchPage(Tool[FetchPageArgs]):
-    """Read a page of the web.
+    """Read a web page.
 
-    An address can do something, if only once: confirm, unsubscribe, use up a link. Nobody can see that in it, and a
-    server knows nothing of our keys. So a fetch that was cut off by a crash is not made again unasked.
+    A GET request can have an effect, for example a confirmation or the use of a one-time link, and a server does not
+    know the key of a call. The effect is therefore `once`: after a crash, a fetch is repeated only if a person agrees.
     """
 
     name = "web_fetch"
@@ -198,8 +198,8 @@ class FetchPage(Tool[FetchPageArgs]):
         self._dial = dial
 
     def touches(self, args: FetchPageArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        """The host as it is in the name system, so that one letter cannot pass for another, and an unusual port."""
-        return _place(_address(args.url))
+        """Return the ASCII form of the host, without lookalike letters, and the port unless it is the default."""
+        return _host_and_port(_address(args.url))
 
     def exact(self, args: FetchPageArgs) -> str:
         return str(_address(args.url))
@@ -212,35 +212,37 @@ class FetchPage(Tool[FetchPageArgs]):
             async with _client(accept, transport=transport, trust_env=False) as client:
                 return await self._follow(client, url)
         except (httpx.HTTPError, ssl.SSLError) as error:
-            raise ToolFailed(f"{_place(url)} cannot be read: {_why(error)}.") from error
+            raise ToolFailed(
+                f"{_host_and_port(url)} cannot be read: {_why(error)}."
+            ) from error
         except UnicodeError as error:
             raise ToolFailed(
-                f"{_place(url)} sends its visitors on to what is no address."
+                f"{_host_and_port(url)} sends its visitors on to what is no address."
             ) from error
 
     async def _follow(self, client: httpx.AsyncClient, url: httpx.URL) -> str:
-        """The page, after redirects that stay in the place that the person was told."""
+        """Return the page. Follow redirects within the approved host and port only."""
         for _ in range(REDIRECTS_MAX + 1):
             async with client.stream("GET", url) as response:
                 if not response.has_redirect_location:
                     return await _page(response)
                 onward = _address(response.headers["location"], url)
-            if _place(onward) != _place(url):
-                return f"{_place(url)} sends its visitors on to {onward}\nThat is another place, so it was not followed."
+            if _host_and_port(onward) != _host_and_port(url):
+                return f"{_host_and_port(url)} sends its visitors on to {onward}\nThat is another place, so it was not followed."
             url = onward
         raise ToolFailed(
-            f"{_place(url)} sends its visitors on more than {REDIRECTS_MAX} times."
+            f"{_host_and_port(url)} sends its visitors on more than {REDIRECTS_MAX} times."
         )
 
 
 def _address(text: str, base: httpx.URL | None = None) -> httpx.URL:
-    """An address in its plain form. Refuses what is none, what could not be seen for what it is, and what is not public."""
+    """Parse and normalise a URL. Raises `ToolFailed` for an invalid or non-public URL, or invisible characters."""
     text = text.strip()
     if len(text) > _ADDRESS_CHARS_MAX:
         raise ToolFailed(
             f"An address may have {_ADDRESS_CHARS_MAX:,} characters; this one has {len(text):,}."
         )
-    if any(unicodedata.category(each) in _UNSEEN for each in text):
+    if has_hidden(text) or any(map(str.isspace, text)):
         raise ToolFailed(
             "The address holds a space or a character that cannot be seen."
         )
@@ -263,7 +265,7 @@ def _address(text: str, base: httpx.URL | None = None) -> httpx.URL:
 
 
 def _host(host: str) -> str:
-    """A host in its plain form: an address however it was written, or a name of the public name system."""
+    """Normalise a host: an IP address in every notation, or a public host name."""
     if ":" not in host and _NUMBERS.fullmatch(host):
         try:
             host = socket.inet_ntoa(socket.inet_aton(host))
@@ -287,34 +289,36 @@ def _is_literal(host: str) -> bool:
         return False
 
 
-def _place(url: httpx.URL) -> str:
-    """The host, and the port where it is not the usual one."""
+def _host_and_port(url: httpx.URL) -> str:
+    """Return the host, and the port unless it is the default."""
     return url.netloc.decode("ascii")
 
 
 async def _page(response: httpx.Response) -> str:
-    place = _place(response.url)
+    host = _host_and_port(response.url)
     if not response.is_success:
-        raise ToolFailed(f"{place} answers {_status(response)}.")
+        raise ToolFailed(f"{host} answers {_status(response)}.")
     kind, charset = _kind(response.headers.get("content-type", ""))
     if kind and kind not in _HTML and not _TEXT.fullmatch(kind):
         shown = kind if _KIND.fullmatch(kind) else "something"
         raise ToolFailed(
-            f"{place} answers with {shown}, and only HTML, text and JSON are read."
+            f"{host} answers with {shown}, and only HTML, text and JSON are read."
         )
     data, whole = await _body(response)
-    return await aside(
-        lambda _deserted: _told(data, kind, charset, response.url, whole)
+    return await run_in_own_thread(
+        lambda: _render(data, kind, charset, response.url, whole)
     )
 
 
-def _told(
+def _render(
     data: bytes, kind: str, charset: str | None, url: httpx.URL, whole: bool
 ) -> str:
-    """What the model reads of an answer."""
+    """Return the text of a response for the model."""
     text = decoded(data, charset)
     if "\0" in text:
-        raise ToolFailed(f"{_place(url)} answers with something that is no text.")
+        raise ToolFailed(
+            f"{_host_and_port(url)} answers with something that is no text."
+        )
     if kind in _HTML or (not kind and text.lstrip().startswith("<")):
         text, all_read = readable(text, str(url), CHARS_MAX)
         whole = whole and all_read
@@ -326,21 +330,21 @@ def _told(
 
 
 def _kind(header: str) -> tuple[str, str | None]:
-    """The type and the charset that a header names. What httpx has for it raises at some headers."""
+    """Return the media type and the charset of a header. The parser of httpx raises for some headers."""
     kind, *parameters = header.split(";")
-    for each in parameters:
-        name, _, value = each.partition("=")
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":
             return kind.strip().lower(), value.strip().strip("\"'")
     return kind.strip().lower(), None
 
 
 async def _body(response: httpx.Response) -> tuple[bytes, bool]:
-    """What was sent, and whether that is all of it. What is packed is unpacked no further than the bound."""
+    """Return the body up to `BYTES_MAX`, and whether the body is complete. Decompression stops at the same limit."""
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in {"", "identity", "gzip", "x-gzip"}:
         raise ToolFailed(
-            f"{_place(response.url)} packs its answer in a way that is not read here."
+            f"{_host_and_port(response.url)} packs its answer in a way that is not read here."
         )
     unpack = (
         zlib.decompressobj(zlib.MAX_WBITS | 16) if coding.endswith("gzip") else None
@@ -355,13 +359,13 @@ async def _body(response: httpx.Response) -> tuple[bytes, bool]:
                 return bytes(data[:BYTES_MAX]), False
     except zlib.error as error:
         raise ToolFailed(
-            f"{_place(response.url)} sent something that cannot be unpacked."
+            f"{_host_and_port(response.url)} sent something that cannot be unpacked."
         ) from error
     return bytes(data), True
 
 
 def _status(response: httpx.Response) -> str:
-    """Its number, in our words: those of the server could be anything."""
+    """Return the status with the standard phrase, because the server can send an arbitrary phrase."""
     try:
         return (
             f"{response.status_code} ({http.HTTPStatus(response.status_code).phrase})"
@@ -385,7 +389,7 @@ def _why(error: httpx.HTTPError | ssl.SSLError) -> str:
 
 
 class Searxng(msgspec.Struct, frozen=True):
-    """A SearXNG of one's own, or one that gives JSON."""
+    """A SearXNG server that returns JSON."""
 
     url: str
 
@@ -395,7 +399,7 @@ class Searxng(msgspec.Struct, frozen=True):
 
 
 class Brave(msgspec.Struct, frozen=True):
-    """Brave's search, by key."""
+    """Brave Search."""
 
     key: Secret
     url: str = "https://api.search.brave.com/res/v1/web/search"
@@ -407,7 +411,7 @@ class Brave(msgspec.Struct, frozen=True):
 
 
 class Tavily(msgspec.Struct, frozen=True):
-    """Tavily's search, by key."""
+    """Tavily."""
 
     key: Secret
     url: str = "https://api.tavily.com/search"
@@ -430,12 +434,12 @@ class _Results(msgspec.Struct):
 
 
 class _Found(_Results):
-    """An answer of any of them: Brave's results are one level further in."""
+    """A response of a search service. The results of Brave are a level deeper."""
 
     web: _Results | None = None
 
 
-class SearchWebArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SearchWebArgs(Args):
     query: Annotated[
         str,
         Meta(
@@ -447,10 +451,7 @@ class SearchWebArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SearchWeb(Tool[SearchWebArgs]):
-    """Search the web, with what the person has set up: that may be on this machine, so the guard is not for it.
-
-    It changes nothing, so it may be done again.
-    """
+    """Search the web with the configured service. The service may run on this machine, and is therefore not guarded."""
 
     name = "web_search"
     description = "Search the web. Gives titles, addresses and what stands there in short; read a page with web_fetch."
@@ -475,7 +476,7 @@ class SearchWeb(Tool[SearchWebArgs]):
             ):
                 self._refuse(response)
                 data, _ = await _body(response)
-            return await aside(lambda _deserted: _listed(data))
+            return await run_in_own_thread(lambda: _render_results(data))
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
             why = (
                 "that is no address"
@@ -491,12 +492,12 @@ class SearchWeb(Tool[SearchWebArgs]):
     @functools.cached_property
     def _where(self) -> str:
         try:
-            return _place(httpx.URL(self._backend.url))
+            return _host_and_port(httpx.URL(self._backend.url))
         except (httpx.InvalidURL, UnicodeError):
             return "the search service"
 
     def _refuse(self, response: httpx.Response) -> None:
-        """Say what an answer means that is none. Its own words are not repeated: they may hold the key."""
+        """Turn a failed search response into an error. The response is not quoted, because it may contain the key."""
         status = response.status_code
         if response.is_success:
             return
@@ -518,18 +519,15 @@ class SearchWeb(Tool[SearchWebArgs]):
         raise ToolFailed(f"{self._where} answers {_status(response)}.")
 
 
-def _listed(data: bytes) -> str:
+def _render_results(data: bytes) -> str:
     found = msgspec.json.decode(data, type=_Found)
-    shown = [
-        "\n".join(
-            filter(
-                None,
-                [_line(each.title), each.url, _line(each.content or each.description)],
-            )
-        )
-        for each in (found.web or found).results
-        if re.fullmatch(r"https?://[!-~]{1,1000}", each.url or "")
-    ]
+    shown = []
+    for result in (found.web or found).results:
+        if not re.fullmatch(r"https?://[!-~]{1,1000}", result.url or ""):
+            continue
+        excerpt = _line(result.content or result.description)
+        lines = [_line(result.title), result.url, excerpt]
+        shown.append("\n".join(line for line in lines if line))
     return "\n\n".join(shown[:_RESULTS_MAX]) or "Nothing was found."
 
 

@@ -1,8 +1,8 @@
-"""What a page says, as plain lines: what a person would see of it, and where its links lead.
+"""Convert an HTML page to plain lines: the visible text, and the targets of the links.
 
-Scripts, styles and what the markup itself hides are left out: text that no person sees is where a page would speak to a
-model behind their back. Style sheets are not read, so what only they hide is still there. Pure, and bounded in what it
-looks at: a page can be made to cost more than it says.
+Scripts, styles and elements hidden by the markup are omitted, because a page could address the model in text invisible
+to the person. Style sheets are not read, so text hidden only by a style sheet remains. The module does no I/O. The work
+per page is bounded, because a page can be built to be expensive to parse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["decoded", "readable"]
 
 MARKUP_CHARS_MAX: Final = 2_000_000
 MARKS_MAX: Final = 100_000
-"""How much of a page is looked at: characters, and tags and texts among them."""
+"""The limits for parsing a page: characters of markup (`MARKUP_CHARS_MAX`), and tags and texts (`MARKS_MAX`)."""
 _LINK_CHARS_MAX = 1000
 _DEPTH_MAX = 8
 
@@ -47,7 +47,7 @@ _CLOSES = {
     "th": frozenset({"td", "th", "tr"}),
     "tr": frozenset({"tr"}),
 }
-"""What ends without a tag that says so, and before what."""
+"""Elements closed without an end tag, with the start tags closing them."""
 _HIDING = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*hidden|(?:font-size|opacity)\s*:\s*0(?:\.0*)?(?![.\d])",
     re.IGNORECASE,
@@ -70,7 +70,7 @@ _CODECS = re.compile(
     r"|shift_jis|iso2022_jp|mac-roman"
 )
 _MEANT = {"ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030"}
-"""What pages mean by these."""
+"""The encodings that pages actually mean by these labels."""
 
 
 class _Open(NamedTuple):
@@ -78,15 +78,15 @@ class _Open(NamedTuple):
     hidden: bool
     link: str
     said: int
-    """How much was said before it."""
+    """The number of text characters before the element."""
 
 
 class _Enough(Exception):
-    """No more is looked at."""
+    """The page reached a limit."""
 
 
 def readable(html: str, url: str, chars_max: int) -> tuple[str, bool]:
-    """The text of a page from this address, of about so many characters, and whether that is all of it."""
+    """Return up to about `chars_max` characters of text of the page at `url`, and whether the text is complete."""
     page = _Page(url, chars_max)
     whole = len(html) <= MARKUP_CHARS_MAX
     try:
@@ -98,25 +98,26 @@ def readable(html: str, url: str, chars_max: int) -> tuple[str, bool]:
 
 
 def decoded(data: bytes, charset: str | None) -> str:
-    """Bytes as text: by their mark, by what the header said, by what they say themselves, or as they look."""
+    """Decode bytes by the byte order mark, the HTTP header, the declaration in the page, or a guess, in that order."""
     for mark, codec in _BOMS.items():
         if data.startswith(mark):
             return data.decode(codec, "replace")
     says = _SAYS_CHARSET.search(data, 0, _HEAD_BYTES)
     inside = _codec(says[1].decode("ascii", "replace")) if says else None
     if inside is not None and inside.startswith("utf-16"):
-        inside = "utf-8"  # it could not be read if it were so
+        # In real UTF-16 the declaration would be unreadable.
+        inside = "utf-8"
     if codec_said := _codec(charset or "") or inside:
         return data.decode(codec_said, "replace")
     try:
-        # the last character may be cut
+        # The last character may be incomplete.
         return codecs.getincrementaldecoder("utf-8")().decode(data)
     except UnicodeDecodeError:
         return data.decode("cp1252", "replace")
 
 
 def _codec(label: str) -> str | None:
-    """One of the encodings of the web; Python knows others, some of which are no encodings of text."""
+    """Return the Python codec of an encoding used on the web, or `None`. Some codecs of Python do not encode text."""
     if not _LABEL.fullmatch(label):
         return None
     try:
@@ -128,7 +129,7 @@ def _codec(label: str) -> str | None:
 
 
 class _Page(HTMLParser):
-    """One page, read from its beginning. `close` is never called: on a broken page it takes time without bound."""
+    """The parser of a page. `close` is never called, because `close` can take unbounded time on a broken page."""
 
     def __init__(self, url: str, chars_max: int) -> None:
         super().__init__()
@@ -151,25 +152,26 @@ class _Page(HTMLParser):
         return "\n\n".join(filter(None, [title, "".join(self._out)]))
 
     def rest(self) -> None:
-        """What stands after the last tag. A tag or a comment that never ends is none, as in a browser."""
+        """Handle the text after the last tag. An unfinished tag or comment is dropped, as in a browser."""
         if not self.rawdata.startswith("<") and not self.cdata_elem:
             self.handle_data(unescape(self.rawdata))
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """`<![` is a comment in HTML; the parser of the standard library raises at some of them."""
+        """Parse `<![` as a comment, as in HTML. The parser of the standard library raises for some inputs."""
         return self.parse_bogus_comment(i, report)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """The slash means something in a drawing only."""
+        """Handle `<tag/>`. The slash has a meaning only inside `svg`."""
         if tag != "svg" and not self._count["svg"]:
             self.handle_starttag(tag, attrs)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._mark()
-        said = dict(reversed(attrs))  # the first of two counts
+        # Of two attributes with the same name, the first counts.
+        said = dict(reversed(attrs))
         if self._open and tag in _CLOSES.get(self._open[-1].tag, ()):
             self._pop()
-        self._begin(tag)
+        self._begin_element(tag)
         if tag == "base":
             self._base = self._link(said) or self._base
         if tag in _VOID:
@@ -205,8 +207,8 @@ class _Page(HTMLParser):
         if self._marks > MARKS_MAX:
             raise _Enough
 
-    def _begin(self, tag: str) -> None:
-        """What stands before the text of an element."""
+    def _begin_element(self, tag: str) -> None:
+        """Write the separator or prefix before the text of an element."""
         if tag in {"td", "th"}:
             if self._now:
                 self._now.append(" | ")
@@ -222,7 +224,7 @@ class _Page(HTMLParser):
                 self._prefix = _HEADINGS[tag]
 
     def _pop(self) -> None:
-        """The innermost open element ends."""
+        """Close the innermost open element."""
         tag, hidden, link, said = self._open[-1]
         if link and not self._hidden and self._said > said:
             self._say(f" ({link})")
@@ -248,7 +250,7 @@ class _Page(HTMLParser):
         return text
 
     def _break(self, lines: int) -> None:
-        """What was said is a line of its own, and the next one stands so many lines below."""
+        """End the current line. At least `lines` line breaks follow before the next line."""
         line = "".join(self._now)
         line = (
             line.strip("\n").rstrip()
@@ -262,7 +264,7 @@ class _Page(HTMLParser):
         self._gap = max(self._gap, lines)
 
     def _link(self, said: dict[str, str | None]) -> str:
-        """Where a link leads, if it leads to a page."""
+        """Return the absolute URL of a link to a different page, or an empty text."""
         try:
             link = urljoin(self._base, (said.get("href") or "#").strip())
         except ValueError:

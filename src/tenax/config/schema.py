@@ -1,0 +1,376 @@
+"""The settings of the configuration file: names, types, defaults, descriptions and environment variables.
+
+The structs are the only table of settings. `decode.py` checks a file against the structs, and the reference page is
+generated from `list_settings`. A field with a description is a setting; a field without a description is filled in by
+`read.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from tenax.config.secret import Secret
+
+__all__ = [
+    "PORT_MAX",
+    "VARIABLES",
+    "Api",
+    "Budget",
+    "FileSettings",
+    "McpSettings",
+    "Memory",
+    "ModelSettings",
+    "Resume",
+    "RuleSettings",
+    "Search",
+    "Serve",
+    "Setting",
+    "Settings",
+    "is_host",
+    "list_settings",
+    "settings_of",
+]
+
+PORT_MAX: Final = 65_535
+_HOST_PATTERN: Final = r"\A[0-9A-Za-z.:_-]+\Z"
+
+Api = Literal["openai", "anthropic", "practice", "script"]
+Resume = Literal["auto", "ask"]
+Names = tuple[str, ...]
+Text = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=1)]
+Dollars = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+Host = Annotated[str, Meta(pattern=_HOST_PATTERN)]
+HttpAddress = Annotated[str, Meta(pattern=r"\Ahttps?://")]
+Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
+# Browsers keep no cookie for longer than 400 days.
+Days = Annotated[int, Meta(ge=1, le=400)]
+
+# The variables that belong to no setting of the file.
+VARIABLES: Final = {
+    "TENAX_HOME": "The folder for configuration, data and state.",
+    "TENAX_CONFIG": "The path of the configuration file.",
+    "TENAX_LOG": "The log level: debug, info, warning (the default) or error.",
+}
+
+
+def _about(description: str, *, variable: str = "", shape: str = "") -> Meta:
+    """Describe a setting. The environment variable `variable` overrides the setting.
+
+    `shape` describes valid values in errors, if the type is not enough.
+    """
+    return Meta(description=description, extra={"variable": variable, "shape": shape})
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of the file."""
+
+    def __repr__(self) -> str:
+        # A URL may contain a password.
+        names = [
+            name for name in self.__struct_fields__ if name not in {"url", "searxng"}
+        ]
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__name__}({values})"
+
+
+class ModelSettings(Settings, frozen=True, kw_only=True):
+    """[models.LABEL]: how to reach a model."""
+
+    label: str = ""
+    api: Annotated[
+        Api,
+        _about(
+            "The protocol: OpenAI chat completions, Anthropic messages, the practice model, or a script for tests."
+        ),
+    ] = "openai"
+    url: Annotated[
+        Text,
+        _about(
+            "The base URL of the provider, for openai including /v1; for a script, the path of its file. Default: the provider's own URL."
+        ),
+    ] = ""
+    name: Annotated[Text, _about("The provider's name for the model.")] = ""
+    key: Annotated[
+        Secret | None,
+        _about('Where the key is: "env:NAME" or "secret:NAME". Never the key itself.'),
+    ] = None
+    context: Annotated[
+        Count | None,
+        _about(
+            "The context window in tokens. Default: learned from the first request that is too long."
+        ),
+    ] = None
+    max_tokens: Annotated[
+        Count | None, _about("The longest answer to request, in tokens.")
+    ] = None
+    price_input: Annotated[
+        Dollars | None,
+        _about(
+            "US dollars for a million input tokens, if the provider does not report costs."
+        ),
+    ] = None
+    price_output: Annotated[
+        Dollars | None,
+        _about(
+            "US dollars for a million output tokens, if the provider does not report costs."
+        ),
+    ] = None
+    sees: Annotated[
+        bool | None,
+        _about(
+            "Whether the model accepts pictures. Default: what is known about its family."
+        ),
+    ] = None
+
+    def cost(self, tokens_in: int, tokens_out: int) -> float | None:
+        """Return the price of a call in US dollars, or `None` if no price is set."""
+        if self.price_input is None and self.price_output is None:
+            return None
+        price_input = tokens_in * (self.price_input or 0)
+        price_output = tokens_out * (self.price_output or 0)
+        return (price_input + price_output) / 1e6
+
+
+class McpSettings(Settings, frozen=True, kw_only=True):
+    """[mcp.NAME]: an MCP server that Tenax starts with `command`, or reaches at `url`."""
+
+    name: str = ""
+    environment: Mapping[str, str | Secret] = {}
+    """The whole environment of the command."""
+    command: Annotated[
+        Names,
+        _about(
+            "The program to start, and its arguments. It runs outside the sandbox, with your rights."
+        ),
+    ] = ()
+    env: Annotated[
+        Names,
+        _about(
+            "Environment variables to pass to the command, besides HOME, LANG and PATH."
+        ),
+    ] = ()
+    url: Annotated[
+        str, _about("The URL of a server with streamable HTTP, instead of a command.")
+    ] = ""
+    key: Annotated[
+        Secret | None,
+        _about(
+            'Where the key is: "env:NAME" or "secret:NAME". It is sent as a bearer token.'
+        ),
+    ] = None
+    header: Annotated[
+        str, _about("The HTTP header that takes the key instead of Authorization.")
+    ] = ""
+    trusted: Annotated[
+        bool, _about("Whether to believe what the server says about its own tools.")
+    ] = False
+
+
+class RuleSettings(Settings, frozen=True, kw_only=True):
+    """[[rules]]: what tools may do without asking, and what they may never do."""
+
+    verdict: Annotated[
+        Literal["allow", "deny"],
+        _about("Whether to allow or deny matching calls. Deny takes precedence."),
+    ]
+    tool: Annotated[
+        str,
+        _about(
+            "The name of a tool, or a pattern for several.",
+            shape='text in quotes: tool = "*"',
+        ),
+    ]
+    touches: Annotated[
+        str,
+        _about("A pattern for what the call touches, as the approval shows it."),
+    ] = "*"
+
+
+class Store(Settings, frozen=True, kw_only=True):
+    """[store]: where conversations are stored."""
+
+    url: Annotated[
+        str,
+        _about(
+            '"sqlite", "sqlite:///PATH" or "postgresql://USER@HOST/DATABASE".',
+            variable="TENAX_STORE",
+        ),
+    ] = "sqlite"
+
+
+class Tools(Settings, frozen=True, kw_only=True):
+    """[tools]: where tools work."""
+
+    folder: Annotated[
+        str,
+        _about(
+            "The folder in which tools read and write files and commands run. Default: ~/tenax."
+        ),
+    ] = ""
+
+
+class Search(Settings, frozen=True, kw_only=True):
+    """[search]: one service for web searches. Without one the model cannot search the web."""
+
+    searxng: Annotated[
+        HttpAddress | None,
+        _about(
+            "The address of a SearXNG server that returns JSON.",
+            shape="an address that begins with http:// or https://",
+        ),
+    ] = None
+    brave: Annotated[
+        Secret | None,
+        _about('Where the key for Brave Search is: "env:NAME" or "secret:NAME".'),
+    ] = None
+    tavily: Annotated[
+        Secret | None,
+        _about('Where the key for Tavily is: "env:NAME" or "secret:NAME".'),
+    ] = None
+
+
+class Budget(Settings, frozen=True, kw_only=True):
+    """[budget]: limits in US dollars, checked before every call of a model."""
+
+    day: Annotated[
+        Dollars | None,
+        _about("US dollars for a day (UTC), over all conversations of a user."),
+    ] = None
+    conversation: Annotated[
+        Dollars | None,
+        _about("US dollars for a conversation, including its sub-agents."),
+    ] = None
+
+
+class Serve(Settings, frozen=True, kw_only=True):
+    """[serve]: the web page."""
+
+    host: Annotated[
+        Host,
+        _about(
+            "The host name or address of the page.",
+            variable="TENAX_HOST",
+            shape='the name or the address of a host: host = "127.0.0.1"',
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[Port, _about("The port of the page.", variable="TENAX_PORT")] = 8629
+    proxies: Annotated[
+        Names,
+        _about("Addresses of reverse proxies. Their connections are not limited."),
+    ] = ()
+    sign_in_days: Annotated[
+        Days,
+        _about("The number of days after which a browser needs a new link."),
+    ] = 90
+
+
+class Memory(Settings, frozen=True, kw_only=True):
+    """[memory]: what Tenax remembers beyond a conversation."""
+
+    review: Annotated[
+        bool,
+        _about(
+            "Whether the model looks for things worth remembering after each answer. It costs tokens.",
+            variable="TENAX_MEMORY_REVIEW",
+        ),
+    ] = True
+    providers: Annotated[
+        Names,
+        _about(
+            "Names of the memory plugins to load.", variable="TENAX_MEMORY_PROVIDERS"
+        ),
+    ] = ()
+
+
+class FileSettings(Settings, frozen=True, kw_only=True):
+    """The whole file."""
+
+    model: Annotated[
+        str | None,
+        _about(
+            "The label of the section [models.LABEL] that answers. Default: the only such section.",
+            variable="TENAX_MODEL",
+        ),
+    ] = None
+    fallback: Annotated[
+        Names, _about("Labels of models to try, in this order, if a model fails.")
+    ] = ()
+    resume: Annotated[
+        Resume,
+        _about(
+            "Whether a long-lived process continues an interrupted answer by itself, or only if asked to."
+        ),
+    ] = "auto"
+    models: Mapping[str, ModelSettings] = {}
+    store: Store = Store()
+    tools: Tools = Tools()
+    search: Search = Search()
+    budget: Budget = Budget()
+    serve: Serve = Serve()
+    memory: Memory = Memory()
+    mcp: Mapping[str, McpSettings] = {}
+    rules: tuple[RuleSettings, ...] = ()
+
+
+def is_host(text: str) -> bool:
+    """Return whether the text can be the name or the address of a host."""
+    return re.match(_HOST_PATTERN, text) is not None
+
+
+class Setting(NamedTuple):
+    """A field of one of the structs above that a person can set."""
+
+    name: str
+    kind: Any
+    """The Python type with its constraints, for `msgspec.convert`."""
+    required: bool
+    default: object
+    description: str
+    variable: str
+    shape: str
+
+
+@cache
+def settings_of(table: type[Settings]) -> Mapping[str, Setting]:
+    """Return the settings of a table by name."""
+    found = {}
+    for field in msgspec.structs.fields(table):
+        if get_origin(field.type) is not Annotated:
+            continue
+        about = field.type.__metadata__[-1]
+        found[field.name] = Setting(
+            field.name,
+            field.type,
+            field.required,
+            field.default,
+            about.description,
+            **about.extra,
+        )
+    return found
+
+
+def list_settings() -> Iterator[tuple[str, Setting]]:
+    """Yield every setting with its full name, such as `serve.port` or `models.LABEL.api`."""
+    tables: Mapping[str, type[Settings]] = {
+        "": FileSettings,
+        "models.LABEL.": ModelSettings,
+        "store.": Store,
+        "tools.": Tools,
+        "search.": Search,
+        "budget.": Budget,
+        "serve.": Serve,
+        "memory.": Memory,
+        "mcp.NAME.": McpSettings,
+        "rules.": RuleSettings,
+    }
+    for prefix, table in tables.items():
+        for name, setting in settings_of(table).items():
+            yield f"{prefix}{name}", setting

@@ -1,0 +1,72 @@
+"""The folders of users, for the work of tools and the files of memory providers."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from urllib.parse import unquote
+
+from tenax.config import Config
+from tenax.errors import unusable
+from tenax.journal import LOCAL_USER
+
+__all__ = ["folder_of", "folders_of_users", "home_of"]
+
+_FILES = "files"
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+_NAME_CHARS_MAX = 200
+_KEPT_CHARS = 100
+
+
+def folder_of(config: Config, user: str) -> Path:
+    """Return the folder in which the tools of a user work.
+
+    The first writing tool creates the folder of the owner. The folder of every other user is created here, without
+    access for other accounts of the machine. Raises `CannotOpen` if the folder cannot be created.
+    """
+    if user == LOCAL_USER:
+        return config.tools_folder
+    own = config.directories.users / _name_of(user)
+    folder = own / _FILES
+    try:
+        config.directories.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # `parents=True` would ignore the mode.
+        for directory in (config.directories.users, own, folder):
+            directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        hint = f"remove what stands in its place, and let Tenax write in {config.directories.users}"
+        raise unusable(f"{folder} cannot be made", error, hint=hint) from error
+    return folder
+
+
+def home_of(config: Config, user: str) -> Path:
+    """Return the folder in which memory providers keep the data of a user.
+
+    For the owner, the result is the data folder. Raises `CannotOpen` if the folder cannot be created.
+    """
+    if user == LOCAL_USER:
+        return config.directories.data
+    return folder_of(config, user).parent
+
+
+def folders_of_users(config: Config) -> dict[str, Path]:
+    """Return the existing folders of every user except the owner, by user name."""
+    found = sorted(config.directories.users.glob(f"*/{_FILES}"))
+    return {unquote(folder.parent.name): folder for folder in found}
+
+
+def _name_of(user: str) -> str:
+    """Return a file name for a user, unique on every file system.
+
+    A user name may contain slashes and dots, and some file systems do not distinguish `Bob` from `bob`. Therefore every
+    byte is written as %XX, except small letters, digits, `-`, `_` and a dot after the first byte. A name too long for a
+    file ends in a digest.
+    """
+    encoded = "".join(
+        chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in user.encode()
+    )
+    if encoded.startswith("."):
+        encoded = f"%2E{encoded[1:]}"
+    if 0 < len(encoded) <= _NAME_CHARS_MAX:
+        return encoded
+    return f"{encoded[:_KEPT_CHARS]}%-{hashlib.sha256(user.encode()).hexdigest()}"
