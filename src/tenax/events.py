@@ -140,10 +140,13 @@ class ConversationArchived(Event, frozen=True):
 class ConversationRewound(Event, frozen=True):
     """Undo: remove the events after `to` from transcript and context. `to` lies in the
     head segment.
+
+    With `replaced`, the next event is a further version of the message at `to` + 1.
     """
 
     kind: ClassVar[str] = "conversation.rewound"
     to: int
+    replaced: bool = False
 
 
 class ConversationCleared(Event, frozen=True):

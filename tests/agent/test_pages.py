@@ -97,7 +97,7 @@ class Writer:
         steps = [
             self.say, self.say, self.tell, self.start, self.start, self.ask, self.ask, self.answer, self.answer,
             self.tool, self.tool, self.finish, self.fail, self.note, self.files, self.come_late, self.undo, self.restore,
-            self.erase,
+            self.erase, self.replace,
         ]  # fmt: skip
         try:
             steps[self.draw(len(steps))]()
@@ -244,6 +244,15 @@ class Writer:
     def restore(self) -> None:
         if self.edits:
             self.add(ConversationRestored(self.edits[self.pick(self.edits)]))
+            self._stand()
+
+    def replace(self) -> None:
+        """Store a further version of a message."""
+        roles = [row.last for row in self.journal.rows(NAME) if row.role == "user"]
+        if roles:
+            rewound = ConversationRewound(roles[self.pick(roles)] - 1, replaced=True)
+            seq = self.add(rewound, MessageUser([Text(self.text())], ask=True))
+            self.edits.append(seq - 1)
             self._stand()
 
     def erase(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -98,6 +99,36 @@ def test_what_a_person_does_with_it(page: Page) -> None:
     ]
     assert page.http.delete(f"/api{path}").status_code == 204
     assert page.http.get(f"/api{path}").status_code == 410
+
+
+@BOTH
+def test_a_message_is_edited_and_answered_again_and_no_version_is_lost(
+    page: Page,
+) -> None:
+    """The same edit sent twice is stored once, and every version can be chosen."""
+    name = page.new()
+    page.say(name, "What is it?")
+    answered(page, name)
+    path = f"/conversations/{name}/messages"
+    first = int(page.rows(name)[0]["id"])
+    bodies: list[dict[str, str]] = [{"text": "What is it now?"}, {}]
+    seqs = [first]
+    for n, body in enumerate(bodies):
+        address = f"{path}/{seqs[-1]}/replace"
+        once: Any = {"Idempotency-Key": f"edit-{name}-{n}"}
+        stored = page.post(address, body, status=202, **once)["seq"]
+        assert page.post(address, body, status=202, **once)["seq"] == stored
+        seqs.append(stored)
+        answered(page, name)
+    assert [row["text"] for row in page.rows(name)] == [
+        "What is it now?",
+        "Forty-two, I think.",
+    ]
+    assert page.rows(name)[0]["versions"] == seqs
+    page.post(f"{path}/{first}/choose", None, status=204)
+    assert page.rows(name)[0]["text"] == "What is it?"
+    assert page.rows(name)[0]["versions"] == seqs
+    assert page.http.post(f"/api{path}/1/choose").status_code == 400
 
 
 def test_words_that_were_taken_back_leave_the_list(page: Page) -> None:

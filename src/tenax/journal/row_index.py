@@ -455,10 +455,16 @@ def _rewound(
             f"Undo reaches back to seq {state.stretch_from}, where the last compaction stands, not to {event.to}.",
             hint="fork the conversation from that message instead",
         )
-    if not look.standing_after(event.to):
+    standing = look.standing_after(event.to)
+    if not standing:
         raise InvalidInput(
             f"Nothing stands after seq {event.to}; there is nothing to undo."
         )
+    if event.replaced:
+        message = event.to + 1
+        is_message = look.kind_at(message) == MessageUser.kind
+        if not is_message or look.standing_after(message) == standing:
+            raise InvalidInput(f"Seq {message} is no message that can be replaced.")
     state.revision = state.epoch = state.turns = here.seq
     return KillRows(reach(event), here.seq), Recount(reach(event))
 

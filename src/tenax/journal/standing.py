@@ -9,6 +9,8 @@ An event stands until an edit removes the event.
 An edit removes standing events only. A removed event keeps the first edit as its remover, so restoring a later edit
 does not bring the event back.
 
+An undo with `replaced` is followed by a further version of the first removed message (`Versions`).
+
 The store keeps the same rule in a column: `dead` holds the seq of the remover of a row, and 0 while the row stands
 (`kill_rows` and `revive_rows` in `schema/queries.sql`). `verify` compares the column with `Standing`.
 """
@@ -27,7 +29,7 @@ from tenax.events import (
     Unknown,
 )
 
-__all__ = ["EDITS", "Standing", "reach"]
+__all__ = ["EDITS", "Standing", "Versions", "reach"]
 
 EDITS: Final = frozenset(
     {ConversationCleared.kind, ConversationRestored.kind, ConversationRewound.kind}
@@ -109,3 +111,23 @@ class Standing:
     def _add(self, first: int, last: int, by: int) -> None:
         if first <= last:
             self._removals.append(_Removal(first, last, by))
+
+
+class Versions:
+    """The versions of messages. Apply the edits in the order of their seqs."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, list[int]] = {}
+        """The seqs of all versions of a message, oldest first, for the seq of every version."""
+
+    def apply(self, seq: int, event: Event | Unknown) -> None:
+        """Note a further version of a message. Events of other kinds change nothing."""
+        if isinstance(event, ConversationRewound) and event.replaced:
+            group = self._groups.setdefault(event.to + 1, [event.to + 1])
+            if seq + 1 not in group:
+                group.append(seq + 1)
+            self._groups[seq + 1] = group
+
+    def of(self, seq: int) -> tuple[int, ...]:
+        """Return the versions of a message, oldest first; an empty tuple for a message with one version."""
+        return tuple(self._groups.get(seq, ()))

@@ -1015,17 +1015,16 @@ class _StoreLookup:
         self._tx = tx
         self._low, self._high = bounds(num)
         self._noted: list[int] = []
+        self._killed_after = self._high
+        """The last row not removed by an undo of the same append."""
 
     def kind_at(self, seq: int) -> str | None:
         found = self._tx.run("kind_at", {"place": self._low + seq})
         return found[0][0] if found else None
 
     def standing_after(self, seq: int) -> int:
-        return int(
-            self._tx.run(
-                "standing_between", {"low": self._low + seq, "high": self._high}
-            )[0][0]
-        )
+        where = {"low": self._low + seq, "high": self._killed_after}
+        return int(self._tx.run("standing_between", where)[0][0])
 
     def killed_by(self, seq: int) -> bool:
         where = {"low": self._low, "high": self._low + seq, "by": seq}
@@ -1055,12 +1054,12 @@ class _StoreLookup:
     def note(
         self, _seq: int, _kind: str, _event: Event | Unknown, changes: Sequence[Change]
     ) -> None:
-        """Remember the inputs of the same append, because they are not in the store yet."""
-        self._noted += [
-            change.seq
-            for change in changes
-            if isinstance(change, PutRow) and change.waiting
-        ]
+        """Remember the inputs and the removals of the same append, because they are not in the store yet."""
+        for change in changes:
+            if isinstance(change, PutRow) and change.waiting:
+                self._noted.append(change.seq)
+            elif isinstance(change, KillRows):
+                self._killed_after = self._low + change.after
 
 
 _NOTHING: Lookup = Derived("", "")

@@ -71,6 +71,7 @@ from tenax.runtime.conversation_list import ConversationList
 from tenax.runtime.extensions import Extensions
 from tenax.runtime.feed import SHOWN_ROWS, ConversationFeed, FeedRegistry
 from tenax.runtime.tasks import try_now
+from tenax.runtime.versions import switch_version
 from tenax.runtime.workers import RESUME_SECONDS, Policy, Workers
 from tenax.tools.ask import WORDS_CHARS_MAX, Ask
 from tenax.tools.base import Call
@@ -443,15 +444,7 @@ class CoreRuntime:
         A `system` message comes from Tenax, not from a person, and is stored even if no model is set up. Without
         `wake` the message waits for the next worker of the conversation.
         """
-        parts: list[Part] = [Text(words)] if isinstance(words, str) else list(words)
-        if not any(
-            part.text.strip() if isinstance(part, Text) else True for part in parts
-        ):
-            raise InvalidInput("The message is empty.")
-        if sum(not isinstance(part, Text) for part in parts) > COUNT_MAX:
-            raise InvalidInput(
-                f"A message takes {COUNT_MAX} attachments.", hint="Send the rest apart."
-            )
+        parts = _parts_of(words)
         workers = self.workers
         if not system:
             # Raise `ConfigError` before anything is stored if no model can answer.
@@ -881,6 +874,54 @@ class CoreRuntime:
         (stored,) = await self.journal.append(conversation, [ConversationRewound(to)])
         return stored.seq
 
+    async def replace(
+        self,
+        conversation: str,
+        seq: int,
+        words: str | Sequence[Part] | None = None,
+        *,
+        dedup: Dedup | None = None,
+    ) -> Recorded:
+        """Store a further version of the message at a seq, without words the same message again, and start the answer.
+
+        The undo of the earlier version and the new message are one append. `choose_version` brings a version back.
+        """
+        replaced = await self._own_message(conversation, seq)
+        parts = replaced.parts if words is None else _parts_of(words)
+        await self._agents.of(conversation)
+        message = MessageUser(parts, replaced.author, ask=True)
+        events = [ConversationRewound(seq - 1, replaced=True), message]
+        stored = await self.journal.append(conversation, events, dedup=dedup)
+        self.workers.wake(conversation)
+        return stored[-1]
+
+    async def choose_version(self, conversation: str, seq: int) -> None:
+        """Show another version of a message, with all later events of the version."""
+        await self._own_message(conversation, seq)
+        for _ in range(_ANSWER_TRIES):
+            head = (await self.journal.head(conversation)).head
+            changes = await self.journal.row_changes(conversation, upto=head)
+            events = switch_version(changes, seq)
+            if not events:
+                return
+            with contextlib.suppress(HeadMoved):
+                await self.journal.append(
+                    conversation, events, expect=Expect(head=head)
+                )
+                return
+        raise Refused(
+            "The conversation changes too fast to switch the version.",
+            hint="Try again.",
+        )
+
+    async def _own_message(self, conversation: str, seq: int) -> MessageUser:
+        """Return a message of the person. Raises `InvalidInput` for any other event."""
+        fact = await self.journal.fact(conversation, seq)
+        message = fact.event if fact is not None else None
+        if not isinstance(message, MessageUser) or message.system:
+            raise InvalidInput(f"Seq {seq} is no message of a person.")
+        return message
+
     async def clear(self, conversation: str) -> int:
         """Remove everything so far from transcript and context. Return the seq of the clear, for `restore`."""
         await self._memory_service.left(conversation, "cleared")
@@ -980,6 +1021,20 @@ class CoreRuntime:
                 hint="Connect another one with `tenax setup`.",
             )
         return await self._compactor.by_hand(self.journal, agent, conversation)
+
+
+def _parts_of(words: str | Sequence[Part]) -> list[Part]:
+    """Return the parts of a message. Raises `InvalidInput` for an empty message or too many attachments."""
+    parts: list[Part] = [Text(words)] if isinstance(words, str) else list(words)
+    attached = [part for part in parts if not isinstance(part, Text)]
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    if not attached and not any(text.strip() for text in texts):
+        raise InvalidInput("The message is empty.")
+    if len(attached) > COUNT_MAX:
+        raise InvalidInput(
+            f"A message takes {COUNT_MAX} attachments.", hint="Send the rest apart."
+        )
+    return parts
 
 
 def _limits_of(config: Config) -> Limits:

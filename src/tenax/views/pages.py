@@ -31,7 +31,7 @@ from tenax.events import (
     ToolStarted,
 )
 from tenax.journal.journal import events_after
-from tenax.journal.standing import EDITS, Standing
+from tenax.journal.standing import EDITS, Standing, Versions
 from tenax.views.transcript import WAITING, Key, Row, Transcript, call_id
 
 if TYPE_CHECKING:
@@ -174,6 +174,9 @@ class _Reader:
         found = {recorded.seq: recorded for recorded in self._waiting} | self._between
         self._add_above(found)
         shown = Transcript()
+        messages = [seq for seq in found if found[seq].kind == MessageUser.kind]
+        if messages and self._head.epoch >= min(messages) - 1:
+            shown.know_versions(self._versions())
         _apply(shown, found)
         if self._end < self._head.head:
             self._apply_below(shown)
@@ -197,6 +200,14 @@ class _Reader:
             if change.kind == ConversationCleared.kind and change.seq < self.first
         }
         return max(clears - standing.restored, default=1)
+
+    def _versions(self) -> Versions:
+        """Return the versions of all messages. The edits may be above and below the rows of this page."""
+        versions = Versions()
+        upto = self._head.head
+        for change in self._journal.row_changes(self._conversation, upto=upto):
+            versions.apply(change.seq, change.event)
+        return versions
 
     # -- above ---------------------------------------------------------------------------------------------------
 

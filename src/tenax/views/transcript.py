@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tenax import events
-from tenax.journal.standing import Standing
+from tenax.journal.standing import Standing, Versions
 from tenax.parts import Reasoning, ToolCall, ToolResult, text_of
 from tenax.views import steps_of
 
@@ -100,6 +100,8 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """The conversation of a delegated call."""
     child_asks: bool = False
     """Whether the conversation of the call waits for a person."""
+    versions: tuple[int, ...] = ()
+    """The seqs of all versions of a message, oldest first; empty for a message with one version."""
 
 
 class Put(msgspec.Struct, frozen=True, tag="put"):
@@ -155,6 +157,7 @@ class Transcript:
         """Interrupted runs with an answer by a resuming run."""
         self._left_open: dict[str, str] = {}
         """The state of each call left open by the end of a run. A resuming run may continue the calls."""
+        self._versions = Versions()
         self._changes: list[Change] = []
 
     @property
@@ -197,6 +200,10 @@ class Transcript:
         if step is not None:
             step(self, recorded, event)
         return self._changes
+
+    def know_versions(self, versions: Versions) -> None:
+        """Use the versions of messages from a fold of all edits. The fold itself may start below some of the edits."""
+        self._versions = versions
 
     # -- finding and changing rows ---------------------------------------------------------------------------
 
@@ -254,6 +261,7 @@ class Transcript:
             state=state,
             author=author,
             parts=_attachments(event.parts),
+            versions=self._versions.of(recorded.seq),
         )
 
     def _message_system(self, recorded: Recorded, event: events.MessageSystem) -> None:
@@ -618,6 +626,20 @@ class Transcript:
                 self._changes.append(Put(row))
             elif name in stood and not self._stands(name):
                 self._changes.append(Drop(name))
+        self._versions.apply(recorded.seq, event)
+        for seq in self._versions.of(recorded.seq + 1):
+            self._set_versions(str(seq))
+
+    def _set_versions(self, name: str) -> None:
+        """Set the versions of a message. A removed row gets the versions too, because a restore may bring the row back."""
+        row = self._rows.get(name)
+        if row is None:
+            return
+        versions = self._versions.of(self._seqs[name])
+        row = msgspec.structs.replace(row, versions=versions)
+        self._rows[name] = row
+        if self._stands(name):
+            self._changes.append(Put(row))
 
     _conversation_rewound = _conversation_cleared = _conversation_restored = _edit
 

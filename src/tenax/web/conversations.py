@@ -14,7 +14,7 @@ from tenax.config.rules import PATTERN_CHARS_MAX
 from tenax.errors import InvalidInput
 from tenax.events import TEMPORARY
 from tenax.journal.base import Dedup
-from tenax.parts import Text
+from tenax.parts import Part, Text
 from tenax.runtime.list_entry import Listed
 from tenax.runtime.runtime import Answer, How, Question, Usage
 from tenax.tools.ask import WORDS_CHARS_MAX
@@ -78,6 +78,13 @@ class NewMessage(RequestBody):
 
     text: str
     how: How = "queue"
+    attachments: Names = []  # noqa: RUF012  (msgspec copies it)
+
+
+class NewVersion(RequestBody):
+    """A further version of a message. Without `text`, the same message again."""
+
+    text: str | None = None
     attachments: Names = []  # noqa: RUF012  (msgspec copies it)
 
 
@@ -216,14 +223,41 @@ async def send_message(
 ) -> Stored:
     """Send a message. The response means that the message is stored; the same key again is the same message."""
     once = Dedup(f"web:{user_of(call)}", key)
-    parts = [Text(body.text)] if body.text.strip() or not body.attachments else []
-    with_it = [
+    parts = await _parts_of(runtime, body.text, body.attachments)
+    stored = await runtime.submit(id, parts, how=body.how, dedup=once)
+    return Stored(stored.seq)
+
+
+@endpoint("POST", "/api/conversations/{id}/messages/{seq}/replace", 202)
+async def replace_message(
+    call: Request,
+    runtime: Runtime,
+    id: Id,  # noqa: A002
+    seq: Seq,
+    key: str,
+    body: NewVersion,
+) -> Stored:
+    """Replace a message and the later messages. The earlier version stays; `choose` brings the version back."""
+    once = Dedup(f"web:{user_of(call)}", key)
+    parts = None
+    if body.text is not None:
+        parts = await _parts_of(runtime, body.text, body.attachments)
+    return Stored((await runtime.replace(id, seq, parts, dedup=once)).seq)
+
+
+@endpoint("POST", "/api/conversations/{id}/messages/{seq}/choose", 204)
+async def choose_version(runtime: Runtime, id: Id, seq: Seq) -> None:  # noqa: A002
+    """Show another version of a message, with the later messages of the version."""
+    await runtime.choose_version(id, seq)
+
+
+async def _parts_of(runtime: Runtime, text: str, attachments: Names) -> list[Part]:
+    words = [Text(text)] if text.strip() or not attachments else []
+    files = [
         await runtime.attachments.named(attachment.blob, attachment.name)
-        for attachment in body.attachments
+        for attachment in attachments
     ]
-    return Stored(
-        (await runtime.submit(id, [*parts, *with_it], how=body.how, dedup=once)).seq
-    )
+    return [*words, *files]
 
 
 @endpoint("POST", "/api/conversations/{id}/stop", 202)

@@ -48,6 +48,22 @@ class EditContract(Engine):
         journal.append(name, [ConversationRewound(1)])
         assert said(journal, name) == []
 
+    def test_a_message_is_replaced_only_while_it_stands(self, journal: Journal) -> None:
+        """A further version replaces a standing message; one append switches back to the earlier version."""
+        name = begin(journal, say("2"), answer("3"), say("4"), answer("5"))
+        journal.append(name, [ConversationRewound(3, replaced=True), say("7")])
+        assert said(journal, name) == ["2", "3", "7"]
+        for wrong in (2, 3, 7):
+            with refused(journal, name, InvalidInput):
+                journal.append(
+                    name, [ConversationRewound(wrong, replaced=True), say("x")]
+                )
+        journal.append(name, [ConversationRewound(6), ConversationRestored(6)])
+        assert said(journal, name) == ["2", "3", "4", "5"]
+        assert journal.head(name).messages == 4
+        with refused(journal, name, InvalidInput):
+            journal.append(name, [ConversationRewound(4), ConversationRestored(6)])
+
     def test_an_undone_question_is_not_unanswered(self, journal: Journal) -> None:
         """Undo withdraws a question; bringing it back asks it again."""
         name = begin(journal, say("2"), say("3", ask=True), say("4", ask=True))

@@ -233,8 +233,9 @@ class Commands:
 
     async def _retry(self, _words: str) -> None:
         """Send the last message again."""
-        row = await self._take_back()
-        await self._chat.say(row.text, parts=row.parts)
+        name = self._at_rest
+        row = await self._last_message(name)
+        await self._chat.runtime.replace(name, int(row.id))
 
     async def _edit(self, _words: str) -> None:
         """Edit the last message."""
