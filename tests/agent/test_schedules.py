@@ -35,8 +35,8 @@ from tests.contract.engine.base import begin
 from tests.support.children import Child, Teller, finish_all
 from tests.support.runs import Hands, Note, config_of, outcomes, told, until
 from tests.support.turns import (
-    _die_after,
     all_answered,
+    die_after,
     new_conversation,
     set_up,
     wait_for,
@@ -507,7 +507,7 @@ def serve(
     teller: Teller, url: str, home: str, names: list[str], kind: str = ""
 ) -> None:
     """A server's runtime, until all of these conversations are answered. It dies after the first event of a kind."""
-    _die_after(kind, 1)
+    die_after(kind, 1)
 
     async def work() -> None:
         async with Runtime(config_of(url, Path(home))) as runtime:

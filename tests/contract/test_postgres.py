@@ -335,7 +335,7 @@ def test_two_schemas_of_a_database_are_two_stores(postgres_url: str) -> None:
 def _make_locked(server: PostgresServer) -> None:
     """A user who has to give a password."""
     ask(server.url(), f"create role locked login password '{SECRET}x'")
-    rules = server._data / "pg_hba.conf"
+    rules = server.data / "pg_hba.conf"
     rules.write_text(f"host all locked 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
     ask(server.url(), "select pg_reload_conf()")
 
@@ -343,7 +343,7 @@ def _make_locked(server: PostgresServer) -> None:
 @pytest.fixture(scope="module")
 def addresses(postgres_server: PostgresServer) -> dict[str, str]:
     """Addresses at which no store can be opened, each with a password."""
-    port = postgres_server._port
+    port = postgres_server.port
     here = f"127.0.0.1:{port}"
     _make_locked(postgres_server)
     foreign, empty, small, newer = (postgres_server.create_database() for _ in range(4))

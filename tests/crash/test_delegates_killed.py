@@ -18,7 +18,7 @@ from tenax.models import Reply, ScriptedCall
 from tests.support.cast import Cast, hand_on
 from tests.support.children import Child, Teller
 from tests.support.runs import brief, config_of
-from tests.support.turns import _die_after, all_answered, new_conversation, rows_of
+from tests.support.turns import all_answered, die_after, new_conversation, rows_of
 
 pytestmark = pytest.mark.crash
 
@@ -76,7 +76,7 @@ def answer(
             config, models=[model], limits=QUICK, serves=False
         ) as runtime:
             # Not before: at its start it ends the runs of those who died already, which are not its own.
-            _die_after(kind, 1, lambda name: (name == conversation) == (at == "parent"))
+            die_after(kind, 1, lambda name: (name == conversation) == (at == "parent"))
             await runtime.submit(conversation, "go")
             await all_answered(runtime, conversation)
 

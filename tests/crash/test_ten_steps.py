@@ -20,8 +20,6 @@ import pytest
 from tenax.agent.recovery import UNKNOWN_OUTCOME
 from tenax.assembly import Runtime
 from tenax.events import MessageAssistant, ToolFinished, ToolStarted
-from tenax.journal import Journal
-from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.journal.verify.store import verify
 from tenax.models import Piece, ScriptedModel
@@ -30,7 +28,13 @@ from tenax.parts import Part, Text, ToolCall, ToolResult
 from tenax.tools.base import Call
 from tests.support.children import Child, Teller
 from tests.support.runs import config_of
-from tests.support.turns import all_answered, journal_of, new_conversation, rows_of
+from tests.support.turns import (
+    after_each_append,
+    all_answered,
+    journal_of,
+    new_conversation,
+    rows_of,
+)
 
 pytestmark = pytest.mark.crash
 
@@ -157,21 +161,11 @@ def is_of(step: int, event: object) -> bool:
 
 
 def die_when_stored(step: int, kind: str) -> None:
-    submit, append = AsyncJournal._submit, Journal.append
-
-    def look(stored: list[Recorded]) -> list[Recorded]:
+    def look(stored: list[Recorded]) -> None:
         if any(each.kind == kind and is_of(step, each.event) for each in stored):
             die()
-        return stored
 
-    async def submitted(self: AsyncJournal, prepared: Any) -> list[Recorded]:
-        return look(await submit(self, prepared))
-
-    def appended(self: Journal, *args: Any, **kwargs: Any) -> list[Recorded]:
-        return look(append(self, *args, **kwargs))
-
-    AsyncJournal._submit = submitted  # type: ignore[method-assign, assignment]
-    Journal.append = appended  # type: ignore[method-assign]
+    after_each_append(look)
 
 
 def die_in_tool(runtime: Runtime, step: int, phase: str) -> None:

@@ -43,7 +43,7 @@ class Child:
     """One process, running `work(teller, *args)`."""
 
     def __init__(self, work: Callable[..., None], *args: object) -> None:
-        self._reader, writer = _context.Pipe(duplex=False)
+        self.reader, writer = _context.Pipe(duplex=False)
         self.process = _context.Process(target=_run, args=(work, Teller(writer), *args))
         self.process.start()
         writer.close()
@@ -56,11 +56,11 @@ class Child:
         """Take in what comes next. False once there will be nothing more."""
         if self._ended:
             return False
-        if not self._reader.poll(seconds):
+        if not self.reader.poll(seconds):
             raise TimeoutError(
                 f"the child said nothing for {seconds} seconds; last: {self.lines[-3:]}"
             )
-        data = os.read(self._reader.fileno(), 1 << 16)
+        data = os.read(self.reader.fileno(), 1 << 16)
         self._ended = not data
         *lines, self._left = (self._left + data).split(b"\n")
         self.lines += [line.decode().split(" ") for line in lines]
@@ -78,7 +78,7 @@ class Child:
         """Read to the end and wait for it; the exit code. Minus 9 is `kill -9`."""
         while self.read():
             pass
-        self._reader.close()
+        self.reader.close()
         self.process.join(SECONDS_MAX)
         code = self.process.exitcode
         assert code is not None, "the child did not end"
@@ -91,7 +91,7 @@ def finish_all(children: Iterable[Child]) -> list[int]:
     children = list(children)
     with selectors.DefaultSelector() as selector:
         for child in children:
-            selector.register(child._reader.fileno(), selectors.EVENT_READ, child)
+            selector.register(child.reader.fileno(), selectors.EVENT_READ, child)
         deadline = time.monotonic() + SECONDS_MAX
         while selector.get_map() and time.monotonic() < deadline:
             for key, _ in selector.select(1.0):

@@ -204,7 +204,7 @@ class Conversation:
     def append(self, kind: str, run: str | None, **fields: Any) -> Entry:
         """Add one event, or raise what refuses it."""
         seq = self.head + 1
-        if (check := getattr(self, f"_check_{kind}", None)) is not None:
+        if (check := getattr(self, f"check_{kind}", None)) is not None:
             check(seq, run, **fields)
         if kind in ROLES and self.segment() is None:
             raise SessionEnded("ended")
@@ -254,26 +254,26 @@ class Conversation:
             for fact in self.facts()
         )
 
-    def _check_due(self, seq: int, run: str | None, upto: int) -> None:
+    def check_due(self, seq: int, run: str | None, upto: int) -> None:
         if upto >= seq:
             raise InvalidInput("due")
 
-    def _no_run(self) -> None:
+    def refuse_running(self) -> None:
         if self.run() is not None:
             raise RunConflict("run")
 
-    def _check_rewound(self, seq: int, run: str | None, to: int) -> None:
-        self._no_run()
+    def check_rewound(self, seq: int, run: str | None, to: int) -> None:
+        self.refuse_running()
         if not self.segments()[-1].opened <= to < seq or not any(
             each.seq > to for each in self.standing()
         ):
             raise InvalidInput("rewind")
 
-    def _check_cleared(self, seq: int, run: str | None) -> None:
-        self._no_run()
+    def check_cleared(self, seq: int, run: str | None) -> None:
+        self.refuse_running()
 
-    def _check_restored(self, seq: int, run: str | None, of: int) -> None:
-        self._no_run()
+    def check_restored(self, seq: int, run: str | None, of: int) -> None:
+        self.refuse_running()
         edit = self.at(of)
         if (
             edit is None
@@ -284,13 +284,11 @@ class Conversation:
         if edit.kind == "rewound" and any(each.seq > of for each in self.standing()):
             raise InvalidInput("gone on")
 
-    def _check_ended(
-        self, seq: int, run: str | None, segment: str, reason: str
-    ) -> None:
+    def check_ended(self, seq: int, run: str | None, segment: str, reason: str) -> None:
         if self.segment() != segment:
             raise SegmentMoved("ended", by=self.segment())
 
-    def _check_compacted(
+    def check_compacted(
         self,
         seq: int,
         run: str | None,
@@ -315,16 +313,16 @@ class Conversation:
             if touched is not None and touched():
                 raise HeadMoved("edited")
 
-    def _check_started(self, seq: int, run: str | None, inputs: list[int]) -> None:
-        self._no_run()
+    def check_started(self, seq: int, run: str | None, inputs: list[int]) -> None:
+        self.refuse_running()
         if not all(0 < each < seq for each in inputs):
             raise InvalidInput("inputs")
 
-    def _check_finished(self, seq: int, run: str | None) -> None:
+    def check_finished(self, seq: int, run: str | None) -> None:
         if self.run() is None or self.run() != run:
             raise RunConflict("finish")
 
-    def _check_erased(self, seq: int, run: str | None, seqs: list[int]) -> None:
+    def check_erased(self, seq: int, run: str | None, seqs: list[int]) -> None:
         for each in seqs:
             found = self.at(each)
             if (
@@ -496,7 +494,7 @@ class Model:
         self._reach(user, name, set(seqs), reached)
         for each, found in reached.items():
             if found:
-                self.conversations[user, each]._check_erased(0, None, found)
+                self.conversations[user, each].check_erased(0, None, found)
         for each, found in reached.items():
             if found:
                 self.conversations[user, each].erase(found)
@@ -536,7 +534,7 @@ class Model:
 
     def delete(self, user: str, name: str) -> None:
         conversation = self.get(user, name)
-        conversation._no_run()
+        conversation.refuse_running()
         del self.conversations[user, name]
         self.gone.add((user, name))
         for other in self.of(user):

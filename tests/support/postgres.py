@@ -39,22 +39,22 @@ class PostgresServer:
     def __init__(self, settings: Mapping[str, str | int] | None = None) -> None:
         self._settings = dict(settings or {})
         self._names = count(1)
-        self._port = _free_port()
+        self.port = _free_port()
 
     def __enter__(self) -> Self:
         programs = find_programs()
         self._pg_ctl = programs / "pg_ctl"
-        self._folder = Path(
+        self.folder = Path(
             tempfile.mkdtemp(prefix="tenax-pg-", dir="/tmp" if IS_ROOT else None)
         )
         if IS_ROOT:
-            os.chown(self._folder, *_owner())
+            os.chown(self.folder, *_owner())
         self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", WATCHDOG, self._pg_ctl, self._folder],
+            ["/bin/sh", "-c", WATCHDOG, self._pg_ctl, self.folder],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the tests
-            **_unprivileged(self._folder),
+            **_unprivileged(self.folder),
         )
         try:
             self._create(programs)
@@ -73,7 +73,7 @@ class PostgresServer:
         initdb = (
             programs / "initdb",
             "-D",
-            self._data,
+            self.data,
             "-U",
             "postgres",
             "-A",
@@ -83,12 +83,8 @@ class PostgresServer:
         self._run(*initdb, "--encoding=UTF8", "--locale=C.UTF-8")
         self._configure()
 
-    @property
-    def port(self) -> int:
-        return self._port
-
     def url(self, dbname: str = "postgres") -> str:
-        return f"postgresql://postgres@127.0.0.1:{self._port}/{dbname}"
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{dbname}"
 
     def create_database(self) -> str:
         """The URL of a new and empty database."""
@@ -102,7 +98,7 @@ class PostgresServer:
         return self.url(f"test_{next(self._names)}")
 
     def start(self) -> None:
-        self._run(self._pg_ctl, "start", "--wait", "-D", self._data, "-l", self._log)
+        self._run(self._pg_ctl, "start", "--wait", "-D", self.data, "-l", self._log)
 
     def stop(self, mode: Literal["immediate", "fast"] = "fast") -> None:
         """`fast` closes in good order; `immediate` is a crash, and the next start recovers.
@@ -110,7 +106,7 @@ class PostgresServer:
         A `fast` stop that meets the restart after a killed backend waits for ever (seen with PostgreSQL 15.18: only the
         checkpointer is left, and nobody tells it), so it becomes a crash after a while.
         """
-        stop = (self._pg_ctl, "stop", "--wait", "-D", self._data, "-m")
+        stop = (self._pg_ctl, "stop", "--wait", "-D", self.data, "-m")
         try:
             self._run(*stop, mode, "-t", "15")
         except RuntimeError:
@@ -146,7 +142,7 @@ class PostgresServer:
         )
         try:
             if int(parent.stdout or 0) != int(
-                (self._data / "postmaster.pid").read_text().split()[0]
+                (self.data / "postmaster.pid").read_text().split()[0]
             ):
                 return False
             os.kill(pid, number)
@@ -160,22 +156,23 @@ class PostgresServer:
         return True
 
     @property
-    def _data(self) -> Path:
-        return self._folder / "data"
+    def data(self) -> Path:
+        """The folder of the database files and of the server's settings."""
+        return self.folder / "data"
 
     @property
     def _log(self) -> Path:
-        return self._folder / "log"
+        return self.folder / "log"
 
     def _configure(self) -> None:
         settings: dict[str, str | int] = {
             "listen_addresses": "127.0.0.1",
-            "port": self._port,
+            "port": self.port,
             "unix_socket_directories": "",
             "max_connections": 200,
             **self._settings,
         }
-        with (self._data / "postgresql.conf").open("a") as file:
+        with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
     def _run(self, *command: str | Path) -> None:
@@ -186,7 +183,7 @@ class PostgresServer:
                 check=False,
                 stdout=output,
                 stderr=output,
-                **_unprivileged(self._folder),
+                **_unprivileged(self.folder),
             )
             output.seek(0)
             if done.returncode:

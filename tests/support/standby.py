@@ -25,7 +25,7 @@ class Standby(PostgresServer):
         backup = (
             programs / "pg_basebackup",
             "-D",
-            self._data,
+            self.data,
             "--checkpoint=fast",
             "--no-sync",
         )
@@ -35,11 +35,11 @@ class Standby(PostgresServer):
     def start(self) -> None:
         """Start as a standby, or as a primary once it was promoted."""
         super().start()
-        if self._synchronous and (self._data / "standby.signal").exists():
+        if self._synchronous and (self.data / "standby.signal").exists():
             with psycopg.connect(self._primary.url(), autocommit=True) as admin:
                 admin.execute("alter system set synchronous_standby_names = '*'")
                 admin.execute("select pg_reload_conf()")
 
     def promote(self) -> None:
         """Make it a primary. Returns once it takes writes."""
-        self._run(self._pg_ctl, "promote", "--wait", "-D", self._data)
+        self._run(self._pg_ctl, "promote", "--wait", "-D", self.data)

@@ -65,28 +65,40 @@ def rows_of(events: Sequence[Recorded]) -> Transcript:
     return shown
 
 
-def _die_after(
+def after_each_append(look: Callable[[list[Recorded]], None]) -> None:
+    """Call `look` with the stored events after every append of this process, in any thread."""
+    append_awaited, append = AsyncJournal.append, Journal.append
+
+    async def appended_awaited(
+        self: AsyncJournal, *args: Any, **kwargs: Any
+    ) -> list[Recorded]:
+        stored = await append_awaited(self, *args, **kwargs)
+        look(stored)
+        return stored
+
+    def appended(self: Journal, *args: Any, **kwargs: Any) -> list[Recorded]:
+        stored = append(self, *args, **kwargs)
+        look(stored)
+        return stored
+
+    AsyncJournal.append = appended_awaited  # type: ignore[method-assign]
+    Journal.append = appended  # type: ignore[method-assign]
+
+
+def die_after(
     kind: str, nth: int, here: Callable[[str], bool] = lambda _conversation: True
 ) -> None:
     """`kill -9` to this process, right after the nth event of a kind was stored in a conversation of these."""
-    submit, append, left = AsyncJournal._submit, Journal.append, nth
+    left = nth
 
-    def count(stored: list[Recorded]) -> list[Recorded]:
+    def count(stored: list[Recorded]) -> None:
         nonlocal left
         left -= sum(each.kind == kind and here(each.conversation) for each in stored)
         if left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        return stored
-
-    async def submitted(self: AsyncJournal, prepared: Any) -> list[Recorded]:
-        return count(await submit(self, prepared))
-
-    def appended(self: Journal, *args: Any, **kwargs: Any) -> list[Recorded]:
-        return count(append(self, *args, **kwargs))
 
     if kind:
-        AsyncJournal._submit = submitted  # type: ignore[method-assign, assignment]
-        Journal.append = appended  # type: ignore[method-assign]
+        after_each_append(count)
 
 
 def ask(
@@ -104,7 +116,7 @@ def ask(
     errors = os.open(f"{home}/{out}.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(file, 1)
     os.dup2(errors, 2)
-    _die_after(kind, nth)
+    die_after(kind, nth)
     teller.tell("begins")
     sys.exit(run(command, args))
 
@@ -150,7 +162,7 @@ def use_tools(
         async def wait() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     else:
-        _die_after(point, 1)
+        die_after(point, 1)
 
         async def wait() -> None: ...
 

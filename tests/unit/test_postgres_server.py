@@ -44,7 +44,7 @@ def test_the_server_goes_with_a_killed_test_process() -> None:
     code = """
 from tests.support.postgres import PostgresServer
 with PostgresServer() as server:
-    print(server.url(), server._folder, flush=True)
+    print(server.url(), server.folder, flush=True)
     input()
 """
     with subprocess.Popen(
