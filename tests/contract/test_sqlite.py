@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import apsw
@@ -21,8 +20,10 @@ from tenax.errors import StoreBusy, StoreUnavailable
 from tenax.journal import Journal, group, sqlite
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease
-from tenax.journal.sqlite import SqliteStore
+from tenax.journal.plan import Append
+from tenax.journal.sqlite import QueueLock, SqliteStore
 from tenax.journal.wakeups import ANY
+from tenax.testing import memory
 from tests.contract.engine import JournalContract
 from tests.contract.engine.appending import AppendContract
 from tests.contract.engine.base import Engine, begin, said, say
@@ -278,7 +279,7 @@ def test_ctrl_c_while_another_process_is_waited_for_leaves_nothing_locked(
     tmp_path: Path,
 ) -> None:
     """The thread that waits in the queue gives it back when its turn comes, because nobody wants it any more."""
-    lock = sqlite._QueueLock(tmp_path / "lock")
+    lock = QueueLock(tmp_path / "lock")
     with (tmp_path / "lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
 
@@ -300,10 +301,10 @@ def test_ctrl_c_while_another_process_is_waited_for_leaves_nothing_locked(
     assert lock.wait(SOON)
 
 
-def test_ctrl_c_while_the_writer_is_being_started_does_not_hang_the_close(
+async def test_ctrl_c_while_the_writer_is_being_started_does_not_hang_the_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The thread runs, and nobody knows it; a second one is made, and both end."""
+    """The thread runs, and nobody knows it; a second one is made, the append is stored, and both end."""
     threads: list[threading.Thread] = []
 
     def interrupted(work: Callable[[], object], name: str) -> threading.Thread | None:
@@ -313,17 +314,20 @@ def test_ctrl_c_while_the_writer_is_being_started_does_not_hang_the_close(
             raise KeyboardInterrupt
         return threads[-1]
 
-    def commit(waiters: list[group.Waiter]) -> None:
-        for waiter in waiters:
-            waiter.settle([])
-
     monkeypatch.setattr(group, "start_thread", interrupted)
-    queue = group.GroupCommit(commit, "test")
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt) if not threads else nullcontext():
-            queue._wake_writer()
-    closing = threading.Thread(target=queue.close, daemon=True)
+    journal = memory()
+    name = begin(journal)
+    append = Append.of_events(journal.owner, name, [say("stored")], ids=journal.ids, run=None, expect=None, lease=None,
+                              dedup=None, append_id=None)  # fmt: skip
+    outcome = asyncio.get_running_loop().create_future()
+    with pytest.raises(KeyboardInterrupt):
+        journal.store.queue.submit(journal.store.waiter(append, outcome))
+    async with asyncio.timeout(SOON):
+        await outcome
+    assert said(journal, name) == ["stored"]
+    closing = threading.Thread(target=journal.close, daemon=True)
     closing.start()
     for each in (closing, *threads):
         each.join(SOON)
         assert not each.is_alive()
+    assert len(threads) == 2

@@ -43,7 +43,7 @@ def test_an_interrupted_append_is_stored_once_and_the_others_with_it(
         ]
         for n, thread in enumerate(threads, start=1):
             thread.start()
-            while len(journal.store.queue._waiting) < n:
+            while journal.store.queue.waiting < n:
                 time.sleep(0.0005)
         journal.faults.fail(
             f"store:{point}", KeyboardInterrupt(), nth=1 if point == "begin" else 2
@@ -84,9 +84,9 @@ def test_who_is_interrupted_while_handing_on_leaves_nobody_waiting(
         threading.Thread(target=journal.append, args=(name, [say("next")]), daemon=True)
     ]
     threads[1].start()
-    while not journal.store.queue._waiting:
+    while not journal.store.queue.waiting:
         time.sleep(0.0005)
-    monkeypatch.setattr(journal.store.queue, "_hand_on", interrupted)
+    monkeypatch.setattr(journal.store.queue, "hand_on", interrupted)
     hold.release()
     for thread in threads:
         thread.join(30)

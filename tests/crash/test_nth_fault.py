@@ -82,7 +82,7 @@ def together(
     ]
     for caller in callers:
         caller.start()
-    while len(journal.store.queue._waiting) < CALLERS:
+    while journal.store.queue.waiting < CALLERS:
         time.sleep(0.0005)
     groups = journal.store.queue.groups
     arm()

@@ -85,12 +85,17 @@ class GroupCommit:
         self._stopped = False
         self._waiting: deque[Waiter] = deque()
         self._led = False
-        self._closed = False
+        self.closed = False
         self._writer: threading.Thread | None = None
         self._call_writer = threading.Semaphore(0)
         self._writer_leads = False
         self.groups = 0
         self.appends = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued appends."""
+        return len(self._waiting)
 
     def run(self, waiter: Waiter) -> list[Recorded]:
         """Append and wait for the outcome."""
@@ -111,12 +116,17 @@ class GroupCommit:
     def submit(self, waiter: Waiter) -> None:
         """Append without waiting. `waiter.future` gets the outcome."""
         if self._join(waiter):
-            self._wake_writer()
+            try:
+                self._wake_writer()
+            except BaseException:
+                # Ctrl-C may arrive while the writer thread starts.
+                self._abandon(waiter)
+                raise
 
     def close(self) -> None:
         """Commit the waiting appends and accept no more."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             if threading.current_thread() is self._writer:
                 return
             # The leader commits all waiting appends.
@@ -135,9 +145,9 @@ class GroupCommit:
         """
         refuse_after_fork(self._forks)
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise StoreMisused("The store was closed.")
-            if len(self._waiting) >= WAITING_MAX:
+            if self.waiting >= WAITING_MAX:
                 raise StoreBusy(
                     f"The append was not accepted: {WAITING_MAX:,} appends already wait for the store."
                 )
@@ -161,8 +171,8 @@ class GroupCommit:
         """
         with self._lock:
             waiter.abandoned = True
-            was_leader, waiter.leads = waiter.leads, False
-            work_left = was_leader or bool(self._waiting)
+            work_left = waiter.leads or self._waiting
+            waiter.leads = False
         if work_left:
             self._wake_writer()
 
@@ -200,15 +210,15 @@ class GroupCommit:
                     until.leads = False
                 if not self._waiting:
                     self._led = False
-                    if self._closed:
+                    if self.closed:
                         self._idle.notify_all()
                     return
             if not go_on:
-                self._hand_on()
+                self.hand_on()
                 return
             group = self._take_group()
 
-    def _hand_on(self) -> None:
+    def hand_on(self) -> None:
         """Make the first waiting caller the leader. `_led` stays true, so that no new caller becomes a leader."""
         with self._lock:
             first = self._waiting[0]

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tenax.journal.plan import Key
     from tenax.journal.store import SqlRow, Tx
 
-__all__ = ["SqliteStore", "SqliteTx"]
+__all__ = ["QueueLock", "SqliteStore", "SqliteTx"]
 
 LIBRARY_MIN = (3, 51, 3)
 APPLICATION_ID = 0x546E7831  # "Tnx1"
@@ -130,7 +130,7 @@ class SqliteStore(Store):
 
     # -- opening ---------------------------------------------------------------------------------------------
 
-    def _prepare(self) -> _QueueLock | None:
+    def _prepare(self) -> QueueLock | None:
         version = tuple(int(number) for number in apsw.sqlite_lib_version().split("."))
         if version < LIBRARY_MIN:
             raise CannotOpen(
@@ -164,7 +164,7 @@ class SqliteStore(Store):
             )
         guard.protect(self.path)
         try:
-            return _QueueLock(Path(f"{self.path}-lock"))
+            return QueueLock(Path(f"{self.path}-lock"))
         except OSError as error:
             raise CannotOpen(
                 f"The store's lock file cannot be made: {error.strerror}."
@@ -939,7 +939,7 @@ def _for_rows(name: str, count: int) -> str:
     return f"{head} values {', '.join([_PARAMETER.sub('?', one)] * count)} {tail}"
 
 
-class _QueueLock:
+class QueueLock:
     """A lock file with a fair queue of processes. The kernel releases the lock when the holder dies.
 
     `concurrency.locked` polls. Writers wait in the kernel's queue instead, because polling is not fair: one of eight
@@ -961,14 +961,15 @@ class _QueueLock:
         """
         descriptor = self._open_file()
         told = threading.Lock()
-        state = {"got": False, "left": False}
+        acquired = abandoned = False
         done = threading.Event()
 
         def wait() -> None:
+            nonlocal acquired
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             with told:
-                state["got"] = True
-                if state["left"]:
+                acquired = True
+                if abandoned:
                     os.close(descriptor)
             done.set()
 
@@ -980,16 +981,16 @@ class _QueueLock:
         except BaseException:
             # Ctrl-C may arrive while the thread starts. The waiting thread then closes the descriptor.
             with told:
-                state["left"] = True
-                if state["got"]:
+                abandoned = True
+                if acquired:
                     os.close(descriptor)
             raise
         if thread is None:
             os.close(descriptor)
             raise OSError(errno.EAGAIN, "there is no room for one more thread")
         with told:
-            if not state["got"]:
-                state["left"] = True
+            if not acquired:
+                abandoned = True
                 return False
         os.close(self.descriptor)
         self.descriptor = descriptor
