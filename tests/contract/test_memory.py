@@ -36,10 +36,10 @@ class MemoryEngine(Engine):
         """Nobody else can be there; so somebody is made who was."""
 
         def claim(name: str) -> Lease:
-            living, journal.store._instance = journal.instance, None
+            living, journal.store.instance = journal.instance, None
             lease = journal.claim(name, "dead", 3600)
-            ephemeral._living.discard(journal.instance)
-            journal.store._instance = living
+            ephemeral.living.discard(journal.instance)
+            journal.store.instance = living
             assert lease is not None
             return lease
 

@@ -40,8 +40,8 @@ from tenax.journal.base import Dedup, Lease, Reader
 from tenax.journal.postgres import store as postgres
 from tenax.journal.postgres.connection import SETTINGS, Link
 from tenax.journal.postgres.notify import MANY, NOTICES_AT_ONCE, NOTICES_PER_SECOND_MAX
-from tenax.journal.postgres.store import PostgresStore, translate
-from tenax.journal.schema import SCHEMA_VERSION
+from tenax.journal.postgres.store import PostgresStore, PostgresTx, translate
+from tenax.journal.schema import SCHEMA_VERSION, statements
 from tenax.journal.search.index import Move, Position
 from tenax.journal.search.postgres import PostgresSearch
 from tenax.journal.store import Trouble
@@ -125,7 +125,7 @@ class PostgresEngine(Engine):
     @pytest.fixture
     def reconnect(self, journal: Journal) -> Callable[[], None]:
         def lose() -> None:
-            journal.store._writer.close()  # type: ignore[attr-defined]
+            journal.store.writer.close()  # type: ignore[attr-defined]
             journal.store.recover(Trouble(StoreUnavailable("The store was away.")))
 
         return lose
@@ -197,7 +197,7 @@ def store_of(journal: Journal) -> PostgresStore:
 
 
 def writer_pid(journal: Journal) -> int:
-    writer = store_of(journal)._writer
+    writer = store_of(journal).writer
     assert writer is not None
     return writer.info.backend_pid
 
@@ -205,7 +205,7 @@ def writer_pid(journal: Journal) -> int:
 def _die(journal: Journal) -> None:
     """What the kernel does for a killed process: its connections are closed, and nobody says goodbye."""
     journal.words.close()
-    store_of(journal)._close_engine()
+    store_of(journal).close_engine()
 
 
 def ask(url: str, sql: str) -> list[tuple[object, ...]]:
@@ -329,7 +329,7 @@ def test_two_schemas_of_a_database_are_two_stores(postgres_url: str) -> None:
         begin(one, name="c-1")
         assert two.conversations() == []
         assert one.incarnation != two.incarnation
-        assert store_of(one)._listener._channel != store_of(two)._listener._channel
+        assert store_of(one).listener.channel != store_of(two).listener.channel
 
 
 def _make_locked(server: PostgresServer) -> None:
@@ -481,14 +481,13 @@ def test_every_connection_is_named_and_bounded(
     begin(journal)
     assert journal.instance
     store = store_of(journal)
-    with store._pool.connection() as reader:
+    with store.reading() as reader:
+        assert isinstance(reader, PostgresTx)
         shown = {
-            name: reader.execute(f"show {name}".encode()).fetchall()[0][0]
+            name: reader.say(f"show {name}".encode()).fetchall()[0][0]
             for name in SETTINGS
         }
-        assert reader.execute(b"show default_transaction_read_only").fetchall() == [
-            ("on",)
-        ]
+        assert reader.say(b"show default_transaction_read_only").fetchall() == [("on",)]
     assert shown == SETTINGS
     wait_for(
         lambda: (
@@ -509,11 +508,9 @@ def test_facts_are_flushed_and_partials_are_not(journal: Journal) -> None:
     """A transaction of partials alone does not wait for the disk."""
     store = store_of(journal)
     for durable, shown in ((True, "on"), (False, "off")):
-        with store.transaction(durable=durable):
-            assert store._writer
-            assert store._writer.execute(b"show synchronous_commit").fetchall() == [
-                (shown,)
-            ]
+        with store.transaction(durable=durable) as tx:
+            assert isinstance(tx, PostgresTx)
+            assert tx.say(b"show synchronous_commit").fetchall() == [(shown,)]
 
 
 def test_reads_do_not_wait_for_a_write(journal: Journal) -> None:
@@ -535,10 +532,8 @@ def test_a_page_is_read_through_the_index(journal: Journal, postgres_url: str) -
     name = begin(journal, *(say(str(n)) for n in range(2000)))
     journal.append(name, [delta(2, n, "x") for n in range(2000)])
     ask(postgres_url, "analyze")
-    text, names = postgres._READING["read"].text, postgres._READING["read"].names
-    sql = text.decode() % tuple(
-        {"low": 0, "high": 1 << 60, "limit": 10}[each] for each in names
-    )
+    text, names = translate(statements("postgres")["read"])
+    sql = text % tuple({"low": 0, "high": 1 << 60, "limit": 10}[each] for each in names)
     plan = "\n".join(
         str(line[0]) for line in ask(postgres_url, f"explain analyze {sql}")
     )
@@ -584,9 +579,9 @@ def test_a_store_that_may_not_be_written_to_says_so_at_once(
         journal.append(name, [say("b")])
 
 
-def test_what_the_server_says_is_judged(journal: Journal) -> None:
+def test_what_the_server_says_is_judged(postgres_url: str) -> None:
     """Full, busy, racing, damaged: what to tell the caller, and whether to try again."""
-    link = store_of(journal)._link
+    link = Link(postgres_url)
 
     def verdict(state: str, **more: bool) -> tuple[str, bool, bool]:
         trouble = link.judge(psycopg.errors.lookup(state)("it said so"), **more)
@@ -971,7 +966,7 @@ def test_hints_are_few_however_many_the_appends(
     """A few at once, then at most a hundred a second; too many conversations for one are told as `many`."""
     store = store_of(journal)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'listen "{store._listener._channel}"'.encode())
+        connection.execute(f'listen "{store.listener.channel}"'.encode())
         began = time.monotonic()
         store.announce([1, 2])
         # it is connected now, and keeps its pace

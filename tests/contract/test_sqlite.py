@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,7 +56,7 @@ class SqliteEngine(Engine):
         def claim(name: str) -> Lease:
             other = tenax.open(url, user="ada", clock=clock)
             lease = other.claim(name, "dead", 3600)
-            other.store._close_engine()  # the kernel does as much for a killed process
+            other.store.close_engine()  # the kernel does as much for a killed process
             assert lease is not None
             return lease
 
@@ -80,7 +82,7 @@ def leaving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[[str], tuple[threading.Event, threading.Event]]]:
     """A thread of the store that is about to end: when it is, and what lets it go on."""
-    shut, poll = sqlite._shut, SqliteStore._poll
+    shut, poll = sqlite.shut, SqliteStore.poll
     goes_on: list[threading.Event] = []
 
     def of(name: str) -> tuple[threading.Event, threading.Event]:
@@ -100,9 +102,9 @@ def leaving(
                 on.wait(SOON)
 
         if name == "tenax-watch":
-            monkeypatch.setattr(SqliteStore, "_poll", poll_late)
+            monkeypatch.setattr(SqliteStore, "poll", poll_late)
         else:
-            monkeypatch.setattr(sqlite, "_shut", shut_late)
+            monkeypatch.setattr(sqlite, "shut", shut_late)
         return there, on
 
     yield of
@@ -145,15 +147,26 @@ def test_a_log_that_grows_while_its_thread_leaves_is_copied_back(
         copied = threading.Event()
         monkeypatch.setattr(
             sqlite,
-            "_shut",
+            "shut",
             lambda connection: (connection and connection.close(), copied.set()),
         )
         journal.append(name, [say("more")])
         assert copied.wait(SOON)
 
 
-def test_threads_that_have_ended_are_forgotten(tmp_path: Path) -> None:
+def test_threads_that_have_ended_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that waits for months starts the watcher often."""
+    started: list[weakref.ref[threading.Thread]] = []
+
+    def start(work: Callable[[], object], name: str) -> threading.Thread:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        started.append(weakref.ref(thread))
+        thread.start()
+        return thread
+
+    monkeypatch.setattr(sqlite, "start_thread", start)
     with tenax.open(f"sqlite:///{tmp_path}/tenax.db") as journal:
         for _ in range(20):
             with journal.store.wakeups.listening(ANY, lambda: None):
@@ -161,7 +174,10 @@ def test_threads_that_have_ended_are_forgotten(tmp_path: Path) -> None:
             for thread in threading.enumerate():
                 if thread.name == "tenax-watch":
                     thread.join(SOON)
-        assert len(journal.store._threads) <= 1  # type: ignore[attr-defined]
+        del thread
+        gc.collect()
+        assert len(started) > 1
+        assert sum(kept() is not None for kept in started) <= 1
 
 
 def test_a_process_that_was_refused_at_first_is_known_afterwards(

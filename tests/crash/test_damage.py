@@ -211,7 +211,7 @@ def test_a_file_that_shrinks_while_it_is_opened_was_not_cut_short(
 ) -> None:
     """Another process gives the pages of a deleted conversation back, between two looks at the file."""
     path = tmp_path / "tenax.db"
-    logged_pages = sqlite._logged_pages
+    logged_pages = sqlite.logged_pages
 
     def shrink_first(log: Path) -> set[int]:
         other = apsw.Connection(str(path))
@@ -223,7 +223,7 @@ def test_a_file_that_shrinks_while_it_is_opened_was_not_cut_short(
         return logged_pages(log)
 
     shrunk: list[Path] = []
-    monkeypatch.setattr(sqlite, "_logged_pages", shrink_first)
+    monkeypatch.setattr(sqlite, "logged_pages", shrink_first)
     with tenax.open(f"sqlite:///{path}") as journal:
         with monkeypatch.context() as patch:
             patch.setattr(journal.store, "scrub", lambda: False)

@@ -16,7 +16,6 @@ import pytest
 import tenax
 from tenax.errors import OutcomeUnknown, StoreUnavailable
 from tenax.journal import Journal
-from tenax.journal.group import Waiter
 from tenax.journal.store import Trouble
 from tenax.journal.verify.store import verify
 from tenax.testing import FaultyJournal
@@ -61,7 +60,7 @@ def strike(
         server.start()
         return True
     try:
-        writer = journal.store._writer  # type: ignore[attr-defined]
+        writer = journal.store.writer  # type: ignore[attr-defined]
         pids = (
             backends(url)
             if chance.random() < 0.4 or writer is None
@@ -107,13 +106,13 @@ def test_every_body_is_stored_once_however_often_the_server_goes(
     with tenax.open(url, patience=20) as journal:
         names = [begin(journal) for _ in range(2)]
         unknown: list[Trouble] = []
-        note = journal.store._note
+        recover = journal.store.recover
 
-        def noting(group: list[Waiter], trouble: Trouble) -> None:
+        def recover_counted(trouble: Trouble) -> None:
             unknown.extend([trouble] if trouble.unknown else [])
-            note(group, trouble)
+            recover(trouble)
 
-        monkeypatch.setattr(journal.store, "_note", noting)
+        monkeypatch.setattr(journal.store, "recover", recover_counted)
 
         def call(caller: int) -> None:
             n = 0

@@ -317,7 +317,7 @@ def hands(world: World, url: str) -> Iterator[Hands]:
         with psycopg.connect(url, autocommit=True) as postgres:
             yield Hands(postgres, world, dollar=True)
     elif url == "memory:":
-        yield Hands(store._writer, world, dollar=False)
+        yield Hands(store, world, dollar=False)
     else:
         connection = apsw.Connection(str(Path(url.removeprefix("sqlite:///"))))
         connection.set_busy_timeout(5000)

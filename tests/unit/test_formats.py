@@ -47,9 +47,7 @@ def test_both_dialects_make_the_same_tables_and_columns(postgres_url: str) -> No
     """But for what only PostgreSQL needs."""
     with tenax.open("memory:") as journal:
         assert isinstance(journal.store, EphemeralStore)
-        connection = journal.store._writer
-        assert connection is not None
-        sqlite: list[tuple[str, str]] = connection.execute(
+        sqlite: list[tuple[str, str]] = journal.store.execute(
             "select t.name, c.name from sqlite_schema t, pragma_table_info(t.name) c "
             "where t.type = 'table' and t.name not like 'sqlite%'"
         ).fetchall()  # type: ignore[assignment]

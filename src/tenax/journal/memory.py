@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EphemeralStore"]
 
-_living: set[str] = set()
+living: set[str] = set()
+"""The instances of the open stores of the process."""
 
 
 class EphemeralStore(SqliteStore):
@@ -63,11 +64,11 @@ class EphemeralStore(SqliteStore):
         """Flush nothing, because the store has no log."""
 
     def _hold_instance(self, instance: str) -> None:
-        _living.add(instance)
-        self._instance = instance
+        living.add(instance)
+        self.instance = instance
 
     def alive(self, tx: Tx, instance: str) -> bool:  # noqa: ARG002  (no file holds the lock)
-        return instance in _living
+        return instance in living
 
     def scrub(self) -> bool:
         return True
@@ -77,4 +78,4 @@ class EphemeralStore(SqliteStore):
 
     def close(self) -> None:
         super().close()
-        _living.discard(self._instance or "")
+        living.discard(self.instance or "")

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tenax.journal.plan import Key
     from tenax.journal.store import SqlRow, Tx
 
-__all__ = ["QueueLock", "SqliteStore", "SqliteTx"]
+__all__ = ["QueueLock", "SqliteStore", "SqliteTx", "logged_pages", "shut"]
 
 LIBRARY_MIN = (3, 51, 3)
 APPLICATION_ID = 0x546E7831  # "Tnx1"
@@ -125,7 +125,7 @@ class SqliteStore(Store):
         try:
             self._open_store()
         except BaseException:
-            self._close_engine()
+            self.close_engine()
             raise
 
     # -- opening ---------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class SqliteStore(Store):
             pages = int(str(connection.pragma("page_count")))
             if _size(self.path) >= pages * PAGE_SIZE:
                 return
-            logged = _logged_pages(Path(f"{self.path}-wal"))
+            logged = logged_pages(Path(f"{self.path}-wal"))
             # Read the size after the log: a page leaves the log only once the page is in the file.
             have = _size(self.path) // PAGE_SIZE
         lost = sum(page not in logged for page in range(have + 1, pages + 1))
@@ -426,7 +426,7 @@ class SqliteStore(Store):
             self._idle.put(connection)
             return
         del self._generations[id(connection)]
-        _shut(connection)
+        shut(connection)
 
     def _queue(self) -> None:
         """Queue behind the writers of other processes."""
@@ -532,7 +532,7 @@ class SqliteStore(Store):
         self._generation += 1
         self._heads.clear()
         if self._writer is not None:
-            _shut(self._writer)
+            shut(self._writer)
             self._writer = None
         while True:
             try:
@@ -540,7 +540,7 @@ class SqliteStore(Store):
             except queue.Empty:
                 return
             del self._generations[id(connection)]
-            _shut(connection)
+            shut(connection)
 
     # -- the state for a group -------------------------------------------------------------------------------
 
@@ -624,17 +624,17 @@ class SqliteStore(Store):
 
     def live(self) -> str:
         # Without the row of the instance, no process would store the output left behind by a crash of this process.
-        if self._instance_told != self._instance:
+        if self._instance_told != self.instance:
             with self._write_lock:
-                if self._instance is None:
+                if self.instance is None:
                     self._hold_instance(self.ids.instance())
             instance = {
-                "id": self._instance,
+                "id": self.instance,
                 "host": platform.node(),
                 "at": self.clock.now_us(),
             }
             self.change(lambda tx: tx.run("put_instance", instance))
-            self._instance_told = self._instance or ""
+            self._instance_told = self.instance or ""
         return self._instance_told
 
     def _hold_instance(self, instance: str) -> None:
@@ -649,7 +649,7 @@ class SqliteStore(Store):
             ) from error
         if lock is None:
             raise StoreUnavailable(f"{folder / instance} was locked or removed.")
-        self._instance_lock, self._instance = lock, instance
+        self._instance_lock, self.instance = lock, instance
 
     @property
     def _instances(self) -> Path:
@@ -730,7 +730,7 @@ class SqliteStore(Store):
                     # The next checkpoint tries again. Until then the log only grows.
                     self._doubt(error)
         finally:
-            _shut(connection)
+            shut(connection)
 
     def _doubt(self, error: Exception) -> None:
         """Handle a failed checkpoint: the failed flush may have been the flush of partials in the log."""
@@ -754,7 +754,7 @@ class SqliteStore(Store):
             pin.execute("begin; select count(*) from store").fetchall()
         except (apsw.Error, Trouble):
             # The next failed checkpoint tries again.
-            _shut(pin)
+            shut(pin)
         else:
             self._pin = pin
 
@@ -777,9 +777,9 @@ class SqliteStore(Store):
         """Do nothing, because other processes see the file change."""
 
     def _watch(self) -> None:
-        self._start_background("watch", self._poll, lambda: self.wakeups.wanted)
+        self._start_background("watch", self.poll, lambda: self.wakeups.wanted)
 
-    def _poll(self) -> None:
+    def poll(self) -> None:
         """Notice commits of other processes and wake the listeners of changed conversations.
 
         The thread runs while there are listeners. `data_version` changes when another connection commits. The thread
@@ -825,7 +825,7 @@ class SqliteStore(Store):
 
     # -- closing ---------------------------------------------------------------------------------------------
 
-    def _close_engine(self) -> None:
+    def close_engine(self) -> None:
         self._closed.set()
         self._checkpoint_due.set()
         with self._threads_lock:
@@ -836,7 +836,7 @@ class SqliteStore(Store):
         with self._write_lock:
             self._drop_connections()
             # Close the pin last: it leaves the log unchanged.
-            _shut(self._pin)
+            shut(self._pin)
         if self._instance_lock is not None:
             self._instance_lock.release(remove=True)
         if self._queue_lock is not None:
@@ -1021,7 +1021,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _logged_pages(log: Path) -> set[int]:
+def logged_pages(log: Path) -> set[int]:
     """Return the numbers of the pages in a write-ahead log (see "The WAL File Format" of SQLite)."""
     found: set[int] = set()
     try:
@@ -1043,7 +1043,8 @@ def _said(error: apsw.Error | UnicodeDecodeError) -> str:
     return str(error).removeprefix("SQLITE_").strip() or type(error).__name__
 
 
-def _shut(connection: apsw.Connection | None) -> None:
+def shut(connection: apsw.Connection | None) -> None:
+    """Close a connection in any state."""
     if connection is not None:
         with contextlib.suppress(apsw.Error):
             connection.close()

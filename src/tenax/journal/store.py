@@ -157,7 +157,7 @@ class Store(abc.ABC):
         """The present value for the column `life` of the store's row."""
         self.connected_since = 0.0
         """When the process last connected, on the store's clock."""
-        self._instance: str | None = None
+        self.instance: str | None = None
         """The instance of the process, once the instance is locked."""
         self._forks = count_forks()
         self._closed = threading.Event()
@@ -218,7 +218,7 @@ class Store(abc.ABC):
         """Block all other writers until the transaction ends."""
 
     @abc.abstractmethod
-    def _close_engine(self) -> None:
+    def close_engine(self) -> None:
         """Mark the store as closed, stop its threads and close its connections."""
 
     # -- opening and closing ---------------------------------------------------------------------------------
@@ -230,11 +230,11 @@ class Store(abc.ABC):
         self.queue.close()
         if self.witness is not None:
             self.witness.close()
-        if self._instance is not None:
-            ended = {"id": self._instance, "at": self.clock.now_us()}
+        if self.instance is not None:
+            ended = {"id": self.instance, "at": self.clock.now_us()}
             with contextlib.suppress(StoreError):
                 self.change(lambda tx: tx.run("end_instance", ended))
-        self._close_engine()
+        self.close_engine()
 
     def _check_use(self) -> None:
         if self._closed.is_set():
@@ -494,19 +494,18 @@ class Store(abc.ABC):
 
     def _commit(self, group: list[Waiter]) -> None:
         """Settle every waiter of the group. Only one thread at a time may call the method."""
-        trouble: Trouble | None = None
         try:
-            self._attempt(group)
-        except Trouble as error:
-            trouble = error
+            trouble = self._tried(group)
         except Exception:
             if len(group) == 1:
                 raise
+            trouble = None
             # One append is at fault and fails again below. The others are looked up before they are stored.
             for waiter in group:
                 waiter.append.repeated = True
         else:
-            return
+            if trouble is None:
+                return
         if len(group) > 1 and trouble is not None:
             self._note(group, trouble)
             self._recover(trouble)

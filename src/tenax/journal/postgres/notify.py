@@ -130,7 +130,7 @@ class Listener:
         own: Notifier,
     ) -> None:
         self._connect = connect
-        self._channel = channel
+        self.channel = channel
         self._wakeups = wakeups
         self._own = own
         self._lock = threading.Lock()
@@ -170,7 +170,7 @@ class Listener:
             connection: Connection | None = None
             try:
                 connection = self._connect()
-                connection.execute(f'listen "{self._channel}"'.encode())
+                connection.execute(f'listen "{self.channel}"'.encode())
                 # Notices from before this LISTEN are lost, so wake all readers.
                 self._wakeups.notify(None)
                 self._wakeups.look_seconds = _SURE_SECONDS

@@ -283,7 +283,7 @@ class PostgresStore(Store):
         self._aside_lock = threading.Lock()
         self._aside: Connection | None = None
         self._life_lock = threading.Lock()
-        self._writer: Connection | None = None
+        self.writer: Connection | None = None
         self._kept: dict[bytes, psycopg.Cursor[SqlRow]] = {}
         self._drift = 0.0
         self._own_instance = ids.instance()
@@ -292,7 +292,7 @@ class PostgresStore(Store):
         self._notifier = Notifier(
             lambda: self._connect(synchronous_commit="off"), channel
         )
-        self._listener = Listener(self._connect, channel, self.wakeups, self._notifier)
+        self.listener = Listener(self._connect, channel, self.wakeups, self._notifier)
         self.wakeups.on_first = self._watch
         self._pool: ConnectionPool[Connection] = ConnectionPool(
             connection_class=Connection,
@@ -338,7 +338,7 @@ class PostgresStore(Store):
         except BaseException:
             connection.close()
             raise
-        self._writer = connection
+        self.writer = connection
         return schema
 
     def _check_server(self, connection: Connection) -> None:
@@ -518,21 +518,21 @@ class PostgresStore(Store):
         shut(connection)
 
     def _writing(self) -> Connection:
-        if self._writer is None or self._writer.closed:
+        if self.writer is None or self.writer.closed:
             try:
                 self._kept.clear()
-                self._writer = self._connect(**WRITING)
-                self._connected(self._writer)
+                self.writer = self._connect(**WRITING)
+                self._connected(self.writer)
             except psycopg.Error as error:
                 self._drop()
                 raise Trouble(
                     StoreUnavailable(str(self._link.cannot_open(error)))
                 ) from error
-        return self._writer
+        return self.writer
 
     def _undo(self) -> bool:
         """Roll back. Return False if the connection is lost."""
-        connection = self._writer
+        connection = self.writer
         if connection is None:
             return False
         try:
@@ -543,7 +543,7 @@ class PostgresStore(Store):
         return True
 
     def _drop(self) -> None:
-        connection, self._writer = self._writer, None
+        connection, self.writer = self.writer, None
         self._kept.clear()
         shut(connection)
 
@@ -653,8 +653,8 @@ class PostgresStore(Store):
 
     def live(self) -> str:
         self._check_use()
-        self._instance = self._own_instance
-        if not self._listener.hold(self._hold_instance, self.patience):
+        self.instance = self._own_instance
+        if not self.listener.hold(self._hold_instance, self.patience):
             raise StoreUnavailable(f"{self._link.where} does not answer.")
         return self._own_instance
 
@@ -686,7 +686,7 @@ class PostgresStore(Store):
 
     def _watch(self) -> None:
         self._check_use()
-        self._listener.start()
+        self.listener.start()
 
     def scrub(self) -> bool:
         """Vacuum the tables with text, so that the server forgets deleted rows and reuses the space.
@@ -718,10 +718,10 @@ class PostgresStore(Store):
         self.patience = min(self.patience, CLOSE_SECONDS)
         super().close()
 
-    def _close_engine(self) -> None:
+    def close_engine(self) -> None:
         self._closed.set()
         self._notifier.close(CLOSE_SECONDS)
-        self._listener.close(CLOSE_SECONDS)
+        self.listener.close(CLOSE_SECONDS)
         self._pool.close(CLOSE_SECONDS)
         if self._aside_lock.acquire(timeout=CLOSE_SECONDS):
             self._drop_aside()
