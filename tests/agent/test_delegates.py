@@ -436,7 +436,7 @@ async def test_what_another_process_left_of_a_sub_agent_is_seen_to(
                 child,
                 *(("model.requested", 2) if says == HANG else ("run.finished", 1)),
             )
-        await runtime._pick_up_orphans()
+        await runtime.pick_up_orphans()
         await settled(runtime, name, seq)
         assert await results(runtime, name) == [("done", "wrote it")]
         assert await outcomes(runtime, name) == ["completed"]
@@ -452,7 +452,7 @@ async def test_going_on_with_a_run_goes_on_with_its_sub_agents(config: Config) -
         await runtime.workers.idle(name)  # it waits for the sub-agent
     cast = Cast([hand_on("plan"), "planned"], {"plan": ["wrote it"]})
     async with runtime_of(config, cast) as runtime:
-        await runtime._pick_up_orphans()
+        await runtime.pick_up_orphans()
         await runtime.workers.idle(child)
         assert cast.asked("plan") == 0
         await runtime.go_on(name)

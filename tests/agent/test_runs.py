@@ -295,12 +295,12 @@ async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(
 ) -> None:
     """Who serves never saw its owner."""
     async with hands(config, ["went on"]) as runtime:
-        await runtime._pick_up_orphans()
+        await runtime.pick_up_orphans()
         name = begin(runtime._sync)
         place = Policy(config.tools_folder).workdir_id
         dead = [MessageUser([Text("go")], ask=True), RunStarted([2], place=place)]
         runtime._sync.append(name, dead, run="r_dead")
-        await runtime._pick_up_orphans()
+        await runtime.pick_up_orphans()
         await until(runtime, name, "run.finished", 2)
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
 

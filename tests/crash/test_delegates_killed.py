@@ -208,7 +208,7 @@ async def test_a_server_wakes_the_parent_of_a_sub_agent_that_ended_in_a_process_
         assert await asyncio.to_thread(other.finish) == -9
         answered = asyncio.ensure_future(all_answered(runtime, name))
         while not answered.done():
-            await runtime._pick_up_orphans()
+            await runtime.pick_up_orphans()
             await asyncio.wait({answered}, timeout=0.1)
         await answered
         found, shown = await asyncio.to_thread(

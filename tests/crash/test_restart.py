@@ -329,8 +329,8 @@ async def test_two_users_see_nothing_of_each_other(config: Config) -> None:
             assert prose(await ada.transcript(name)) == ["for ada"]
             # each has a spool of its own, though they are one instance
             for runtime in (ada, bob):
-                await runtime._spool.hold(name, "r", RunFinished("completed"))
-                await runtime._spool.let_go(name, "r")
+                await runtime.spool.hold(name, "r", RunFinished("completed"))
+                await runtime.spool.let_go(name, "r")
 
 
 async def test_without_a_model_transcripts_are_shown_and_dead_runs_repaired(

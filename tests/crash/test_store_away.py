@@ -686,7 +686,7 @@ async def test_what_was_held_of_a_run_that_another_took_waits_for_nobody_any_mor
             hold.release()
             await until(runtime, name, RunLate.kind)
             await told_of.until(lambda counts: counts[-1] == 0)
-            assert runtime._spool._runs == {}
+            assert runtime.spool.held_bytes == {}
 
 
 async def test_a_spool_that_cannot_be_taken_away_holds_up_no_other(
@@ -742,7 +742,7 @@ async def test_a_moment_without_room_for_one_more_file_ends_no_upkeep(
     async with Runtime(
         config, models=[ScriptedModel([STREAM])], serves=True
     ) as runtime:
-        await runtime._spool.prepare()
+        await runtime.spool.prepare()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (4, hard))
         try:
@@ -773,7 +773,7 @@ async def test_a_disk_that_hangs_keeps_nobody_from_ending(
             AsyncJournal(journal), config.directories.data / "spool", lambda *_: None
         )
         await held.prepare()
-        monkeypatch.setattr("tenax.journal.spool._flush", hang)
+        monkeypatch.setattr("tenax.journal.spool.flush", hang)
         holding = asyncio.create_task(held.hold(name, "r-1", ReplyDelta(1, 0, "words")))
         assert await asyncio.to_thread(hangs.wait, SECONDS)
         try:
@@ -807,15 +807,14 @@ async def test_a_spool_that_fails_when_nobody_waits_for_it_is_no_surprise(
         )
         waiting = asyncio.create_task(held.prepare())
         await asked.wait()
+        (making,) = (task for task in asyncio.all_tasks() if task.get_name() == "spool")
         waiting.cancel()
         await asyncio.wait({waiting})
         fails.set()
-        making = held._making
-        assert making is not None
         await asyncio.wait({making})
         await held.close()
-        held._making = None
-        del making, waiting
+        # A failed task is reported when nothing refers to it any more.
+        del held, making, waiting
         gc.collect()
     assert surprises == []
 

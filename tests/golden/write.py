@@ -551,7 +551,7 @@ def die(
                     len("The tide comes at noon, and"),
                 )
                 for text in (" the boat ", "leaves at ten."):
-                    await runtime._held.hold(name, run, ReplyDelta(request, at, text))
+                    await runtime.spool.hold(name, run, ReplyDelta(request, at, text))
                     at += len(text)
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -107,8 +107,8 @@ class Hands(Runtime):
 
     def with_tools(self, *tools: Tool[Any]) -> Hands:
         who = self._agents
-        who._whole = Agent(
-            who._connected(), PROMPT, Gate(tools, who.rules), limits=who._limits
+        who.shared = Agent(
+            who.connect_models(), PROMPT, Gate(tools, who.rules), limits=who.limits
         )
         return self
 

@@ -196,7 +196,7 @@ def test_a_flush_that_fails_is_told_and_the_entry_can_be_written_again(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_flush", full)
+        patched.setattr(module, "flush", full)
         with pytest.raises(StoreFull):
             spool.write(entry("second"))
     assert texts(spool) == ["first"]

@@ -43,7 +43,8 @@ class OutputSpool:
         """The id of this process in the store, once a worker knows it."""
         self._spool: Spool | None = None
         self._making: asyncio.Task[Spool] | None = None
-        self._runs: dict[tuple[str, str], int] = {}
+        self.held_bytes: dict[tuple[str, str], int] = {}
+        """The bytes waiting for the store, by conversation and run."""
         # The spool has its own thread: all threads of the journal may be waiting for the store.
         self._threads = ThreadPool(1, "tenax-spool")
 
@@ -76,7 +77,7 @@ class OutputSpool:
             journal.clock.now_us(),
         )
         spool = self._spool or await self.prepare()
-        self._runs[conversation, run] = held = self._runs.get(
+        self.held_bytes[conversation, run] = held = self.held_bytes.get(
             (conversation, run), 0
         ) + len(body)
         await self._threads.run(partial(spool.write, entry))
@@ -84,9 +85,9 @@ class OutputSpool:
 
     async def let_go(self, conversation: str, run: str) -> None:
         """Forget the held events of a run, because the store now has the events. Clear the spool if no run is held."""
-        self._runs.pop((conversation, run), None)
+        self.held_bytes.pop((conversation, run), None)
         self._tell(conversation, 0)
-        if not self._runs and self._spool is not None:
+        if not self.held_bytes and self._spool is not None:
             await self._threads.run(self._spool.read)
             await self._threads.run(self._spool.clear)
 
@@ -140,7 +141,8 @@ class OutputSpool:
         for (user, conversation, run), events in runs.items():
             # If the conversation was deleted in the meantime, its spooled output is dropped as well.
             with contextlib.suppress(Gone, NoSuchConversation):
-                theirs, owner = self._journal.of(user), _owner(spool.instance)
+                theirs = self._journal.of(user)
+                owner = _owner(spool.instance)
                 await theirs.threads.run(
                     partial(
                         replay_spool, theirs.journal, conversation, run, events, owner
@@ -151,7 +153,7 @@ class OutputSpool:
         if self._making is not None:
             await asyncio.wait({self._making}, timeout=_CLOSE_SECONDS)
         if self._spool is not None:
-            close = partial(self._spool.close, remove=not self._runs)
+            close = partial(self._spool.close, remove=not self.held_bytes)
             try:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await self._threads.run(close)

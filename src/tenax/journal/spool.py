@@ -56,7 +56,7 @@ _PIECE = bytes(1024 * 1024)
 _TRIES = 50
 _PAUSE_SECONDS = 0.01
 # macOS has no `fdatasync`.
-_flush = getattr(os, "fdatasync", os.fsync)
+flush = getattr(os, "fdatasync", os.fsync)
 
 
 class HeldEvent(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ class Spool:
                     f"The spool {self._folder} has reached its {self._bytes_max:,} bytes."
                 )
             _write_at(self._file, record, self._end)
-            _flush(self._file)
+            flush(self._file)
             self._end += len(record) - len(_END)
             self._next[entry.run] = index + 1
 
@@ -152,7 +152,7 @@ class Spool:
             # from the disk.
             for at in range(0, self._end, len(_PIECE)):
                 _write_at(self._file, _PIECE[: self._end - at], at)
-            _flush(self._file)
+            flush(self._file)
             os.ftruncate(self._file, min(ROOM_BYTES, os.fstat(self._file).st_size))
             self._end = self._seen = 0
         return True

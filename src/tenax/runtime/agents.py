@@ -74,7 +74,8 @@ class Agents:
         self._redact = Redact(lambda: find_secrets(self.config))
         # The folder of the owner may lie where every command sees the programs of the system.
         hidden = [*own_files(config), *([] if self.owner else [config.tools_folder])]
-        traces, sandbox = config.directories.data / "background", Sandbox(hidden)
+        traces = config.directories.data / "background"
+        sandbox = Sandbox(hidden)
         self.background = Background(
             sandbox, ended, traces, journal.user or "", self._redact, config.timing
         )
@@ -83,14 +84,15 @@ class Agents:
         """The tools of the whole agent for starting other runs. No other agent has the tools."""
         self._journal = journal
         self._models = models
-        self._limits = limits
+        self.limits = limits
         self._skills = Skills(
             config.directories.data / "skills" if self.owner else None,
             self.folder if config.context_files else None,
         )
         self._offered: list[object] = [[], []]
         """The offers of the MCP servers and the memory providers to the present agents."""
-        self._whole: Agent | None = None
+        self.shared: Agent | None = None
+        """The agent of conversations with memory, once built. `whole` builds the agent."""
         self._apart: dict[str, Agent] = {}
         """The agents of conversations without memory, by the source of the conversation."""
         self._reached: dict[ModelSettings, Model] = {}
@@ -118,16 +120,16 @@ class Agents:
     def whole(self) -> Agent:
         """The agent of conversations with memory. Raises `ConfigError` if no model is set up."""
         self._follow_offers()
-        if self._whole is None:
-            self._whole = Agent(
-                self._connected(),
+        if self.shared is None:
+            self.shared = Agent(
+                self.connect_models(),
                 PROMPT,
                 self._gate(),
-                limits=self._limits,
+                limits=self.limits,
                 memory=self._memory_service.memory,
                 instructions=self._instructions,
             )
-        return self._whole
+        return self.shared
 
     async def of(self, conversation: str) -> Agent:
         """Return the agent of a conversation. Raises `ConfigError` if no model is set up."""
@@ -164,7 +166,7 @@ class Agents:
         if source == TOUR:
             rules = Rules(self.config, allows=False)
             gate = self._gate_for([ReadFile(), WriteFile(rules)], rules)
-            return Agent((tour_model(),), PROMPT, gate, limits=self._limits)
+            return Agent((tour_model(),), PROMPT, gate, limits=self.limits)
         whole = self.whole
         if source == DELEGATE:
             return replace(
@@ -183,7 +185,7 @@ class Agents:
 
     def _drop_agents(self) -> None:
         """Drop the agents, because models or tools changed. The next run gets a new agent."""
-        self._whole = None
+        self.shared = None
         self._apart.clear()
 
     def _follow_offers(self) -> None:
@@ -221,7 +223,8 @@ class Agents:
 
     # -- models and tools ------------------------------------------------------------------------------------
 
-    def _connected(self) -> tuple[Model, ...]:
+    def connect_models(self) -> tuple[Model, ...]:
+        """Return the model of the configuration and its fallbacks. Raises `ConfigError` if no model is set up."""
         if self._models is not None:
             return tuple(self._models)
         if self.config.model is None:
@@ -250,7 +253,8 @@ class Agents:
         """Return the tools of every agent except the agent of a tour."""
         from tenax.tools.web import fetch as web  # noqa: PLC0415  (brings HTTP along)
 
-        config, rules = self.config, self.rules
+        config = self.config
+        rules = self.rules
         own: list[Tool[Any]] = [
             ReadFile(),
             WriteFile(rules),
@@ -305,7 +309,7 @@ class Agents:
         if not self.config.memory.review or await self.why_silent(conversation):
             return None
         model = (await self.of(conversation)).models[0]
-        over = self._limits.dollars_day
+        over = self.limits.dollars_day
         spent = await self._journal.spent()
         return (
             model

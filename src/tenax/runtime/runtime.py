@@ -170,7 +170,7 @@ class CoreRuntime:
         self._feeds = FeedRegistry(self.journal)
         self.list = ConversationList(self.journal)
         self.attachments = Attachments(self.journal)
-        self._spool = OutputSpool(
+        self.spool = OutputSpool(
             self.journal, config.directories.data / "spool", self._set_held
         )
         self._compactor = Compactor(
@@ -191,7 +191,7 @@ class CoreRuntime:
             self._feeds,
             self._agents,
             Policy(self._agents.folder, self.config.resume, asks=self._asks),
-            self._spool,
+            self.spool,
             self._compactor,
             self._changes,
         )
@@ -213,7 +213,7 @@ class CoreRuntime:
         self._agents.start()
         if self._serves:
             await self.try_sandbox()
-        await try_now(self._pick_up_orphans)
+        await try_now(self.pick_up_orphans)
         tasks = self._agents.tasks
         find_reviewer = self._agents.find_reviewer if self._serves else None
         await self._memory_service.start(find_reviewer)
@@ -225,13 +225,13 @@ class CoreRuntime:
         with contextlib.suppress(ConfigError):
             await run_in_own_thread(self._background.sandbox.why_not)
 
-    async def _pick_up_orphans(self) -> None:
+    async def pick_up_orphans(self) -> None:
         """Pick up conversations without a live owner: all of them at startup, later only changed conversations.
 
         A conversation with sub-agents is checked every time, because the process of a sub-agent may die before waking
         the parent.
         """
-        await self._spool.sweep()
+        await self.spool.sweep()
         self._agents.tasks.start("background", self._background.sweep)
         rests: dict[str, int] = {}
         for unfinished in await self.journal.unfinished():
@@ -276,14 +276,14 @@ class CoreRuntime:
         # A process for a single question reserves disk space only while the store is unavailable.
         stays = self._serves or (self._asks and self._agents.is_set_up())
         if stays:
-            await try_now(self._spool.prepare)
+            await try_now(self.spool.prepare)
         collected = -_COLLECT_SECONDS
         while self._serves:
             if (now := self.journal.clock.monotonic()) - collected >= _COLLECT_SECONDS:
                 collected = now
                 await try_now(self.journal.collect_blobs)
             await asyncio.sleep(self.config.timing.upkeep_seconds)
-            await try_now(self._pick_up_orphans)
+            await try_now(self.pick_up_orphans)
             await try_now(self._go_on_all)
             await try_now(self._memory_service.settle)
 
@@ -331,7 +331,7 @@ class CoreRuntime:
         await self._background.close()
         await self._memory_service.close(max(0.5, (until - loop.time()) / 2))
         await self._agents.close()
-        await self._spool.close()
+        await self.spool.close()
 
     def _set_held(self, conversation: str, count: int) -> None:
         """Show the number of spooled bytes of an answer."""
@@ -349,7 +349,7 @@ class CoreRuntime:
     async def configure(self, config: Config) -> None:
         """Use a configuration from now on. A run in progress keeps the old configuration."""
         self._agents.use(config)
-        await try_now(self._pick_up_orphans)
+        await try_now(self.pick_up_orphans)
 
     @property
     def agent(self) -> Agent:
