@@ -659,8 +659,9 @@ async def see_the_system(
 ) -> None:
     (system / "work").mkdir()
     (system / "other").write_text("a program")
-    monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(system)))
-    monkeypatch.setattr(sandbox, "_system", sandbox._system.__wrapped__)
+    monkeypatch.setattr(
+        sandbox, "SYSTEM_FOLDERS", (*sandbox.SYSTEM_FOLDERS, str(system))
+    )
     config.file.write_text(f'{SETTINGS}\n[tools]\nfolder = "{system / "work"}"\n')
     async with people(config_of(config.store_url, config.directories.data)) as both:
         look = ScriptedCall(

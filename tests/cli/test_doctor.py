@@ -79,7 +79,7 @@ def test_it_says_whether_commands_run_in_a_sandbox(
     need_bwrap(of_the_system=True)
     assert run(command, ["doctor"]) == 0
     assert "sandbox      bubblewrap\n" in said()[0]
-    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(home))
+    monkeypatch.setattr("tenax.tools.shell.sandbox.SYSTEM_PATH", str(home))
     assert run(command, ["doctor"]) == 0
     assert "sandbox      There is no sandbox: bubblewrap is not installed" in (
         told := said()[0]

@@ -27,7 +27,7 @@ from tenax.tools.gate import Allowed, Done, Gate
 from tenax.tools.redact import Redact
 from tenax.tools.shell import sandbox
 from tenax.tools.shell.commands import Shell
-from tenax.tools.shell.sandbox import Sandbox, _bwrap
+from tenax.tools.shell.sandbox import Sandbox, find_bubblewrap
 from tests.support.fetch import alone, install_from_apt, install_wheel
 from tests.support.needs import Missing
 
@@ -57,10 +57,10 @@ def need_bwrap(*, of_the_system: bool = False) -> str:
 def _find_bwrap(*, of_the_system: bool) -> str | Missing:
     """Return the path, or what is missing, so that it is looked for once in a process."""
     with alone():
-        found = _bwrap()
+        found = find_bubblewrap()
         if found is None:
             install_from_apt("bubblewrap")
-            found = _bwrap()
+            found = find_bubblewrap()
         if found is None and not of_the_system:
             found = _from_wheel()
     if found is None:
@@ -79,13 +79,13 @@ def _from_wheel() -> str | None:
     if not path.exists():
         return None
     path.chmod(0o755)
-    usual, find_in_path = sandbox._PATH, sandbox._bwrap
+    usual, find_in_path = sandbox.SYSTEM_PATH, sandbox.find_bubblewrap
 
     def find() -> str | None:
         """A test that sets another PATH tries what happens without bubblewrap."""
-        return str(path) if usual == sandbox._PATH else find_in_path()
+        return str(path) if usual == sandbox.SYSTEM_PATH else find_in_path()
 
-    sandbox._bwrap = find
+    sandbox.find_bubblewrap = find
     return str(path)
 
 

@@ -760,7 +760,7 @@ async def test_a_command_that_is_given_up_leaves_nothing_that_it_may_not_make(
         watching.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Running, "_watch", watch_nothing)
+    monkeypatch.setattr(Running, "watch", watch_nothing)
     _prepare(folder, "git init -q .")
     running = await Sandbox().start("mkdir .git/commondir; sleep 60", folder)
     finish = asyncio.create_task(running.finish(60))
@@ -779,14 +779,14 @@ async def test_a_command_that_is_given_up_while_it_ends_leaves_nothing_either(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller waits until it is removed."""
-    began, end_all = asyncio.Event(), Running._end_all
+    began, end = asyncio.Event(), Running.end
 
     async def slow(running: Running) -> None:
         began.set()
         await asyncio.sleep(0.05)
-        await end_all(running)
+        await end(running)
 
-    monkeypatch.setattr(Running, "_end_all", slow)
+    monkeypatch.setattr(Running, "end", slow)
     _prepare(folder, "git init -q .")
     running = await Sandbox().start("mkdir .git/commondir", folder)
     finish = asyncio.create_task(running.finish(60))
@@ -1107,8 +1107,9 @@ async def test_our_own_files_in_the_system_are_covered(
     for name in ("ours/tenax.db", "ours/work/mine", "other"):
         (system / name).parent.mkdir(parents=True, exist_ok=True)
         (system / name).write_text("hunter2")
-    monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(system)))
-    monkeypatch.setattr(sandbox, "_system", sandbox._system.__wrapped__)
+    monkeypatch.setattr(
+        sandbox, "SYSTEM_FOLDERS", (*sandbox.SYSTEM_FOLDERS, str(system))
+    )
     for hidden in (system / "ours", system / "ours" / "tenax.db"):
         running = await Sandbox([hidden]).start(
             f"cd {system}; find . -type f", system / "ours" / "work"
@@ -1120,18 +1121,20 @@ async def test_our_own_files_in_the_system_are_covered(
 
 
 async def test_a_sandbox_that_could_not_be_tried_is_not_taken_for_none(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be so for as long as the process lives, and commands would run without one. It is tried again."""
-    sandbox._why_not.cache_clear()
+    (tmp_path / "bwrap").symlink_to(need_bwrap())  # a program that was not tried yet
+    path = f"{tmp_path}:{sandbox.SYSTEM_PATH}"
+    monkeypatch.setattr(sandbox, "SYSTEM_PATH", path)
 
     def full(*_given: object, **_named: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(subprocess, "run", full)
-    with pytest.raises(ConfigError, match="Too many open files"):
-        Sandbox().why_not()
-    monkeypatch.undo()
+    with monkeypatch.context() as limited:
+        limited.setattr(subprocess, "run", full)
+        with pytest.raises(ConfigError, match="Too many open files"):
+            Sandbox().why_not()
     assert Sandbox().why_not() == ""
     assert (await said(await Sandbox().start("true", folder)))[1] == 0
 
@@ -1151,7 +1154,7 @@ async def test_without_bubblewrap_it_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Not installed, not allowed, or broken: each a sentence; and nothing is run then."""
-    monkeypatch.setattr(sandbox, "_PATH", str(tmp_path))
+    monkeypatch.setattr(sandbox, "SYSTEM_PATH", str(tmp_path))
     assert "bubblewrap is not installed" in Sandbox().why_not()
     with pytest.raises(ToolFailed, match="not installed"):
         await Sandbox().start("true", tmp_path)
@@ -1178,7 +1181,7 @@ async def test_without_bubblewrap_it_says_so(
             f"#!/bin/sh\necho 'bwrap: {words}' >&2\nexit 1\n" if words else "no program"
         )
         fake.chmod(0o755)
-        monkeypatch.setattr(sandbox, "_PATH", str(fake.parent))
+        monkeypatch.setattr(sandbox, "SYSTEM_PATH", str(fake.parent))
         assert told in Sandbox().why_not()
 
 
@@ -1212,7 +1215,7 @@ async def test_memory_has_a_bound(
 ) -> None:
     """A program that wants more than its share gets none, and says so itself."""
     monkeypatch.setattr(
-        "tenax.tools.shell.sandbox._memory_max", lambda: 200 * 1024 * 1024
+        "tenax.tools.shell.sandbox.memory_max", lambda: 200 * 1024 * 1024
     )
     output, code = await said(
         await Sandbox().start("perl -e '$a = \"x\" x 4e8; print 1'", folder)

@@ -329,7 +329,7 @@ def test_a_person_is_asked(
         asked = weighed(tool, command="ls", network=True, rules=(always,))
         assert isinstance(asked, Asks)
         assert asked.touches == "with network: ls"
-    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("tenax.tools.shell.sandbox.SYSTEM_PATH", str(tmp_path))
     for tool in tools(Sandbox()):
         for network in (False, True):
             asked = weighed(tool, command="ls", network=network, rules=(always,))
@@ -361,7 +361,7 @@ def test_who_does_not_run_tenax_allows_no_command_outside_of_the_sandbox(
     for tool in tools(Sandbox()):
         assert isinstance(weighed(tool, command="ls", user="berta"), Allowed)
         assert isinstance(weighed(tool, command="ls", user="berta", network=True), Done)
-    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("tenax.tools.shell.sandbox.SYSTEM_PATH", str(tmp_path))
     for tool in tools(Sandbox()):
         refused = weighed(tool, command="ls", user="berta")
         assert isinstance(refused, Done)
@@ -427,7 +427,7 @@ async def test_without_a_sandbox_commands_run_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """When a person said yes to this one."""
-    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("tenax.tools.shell.sandbox.SYSTEM_PATH", str(tmp_path))
     shell = Shell(Sandbox(), REDACT)
     gate = Gate([shell])
     arguments = msgspec.json.encode(
@@ -892,7 +892,7 @@ async def test_without_a_sandbox_a_yes_is_for_one_command(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Neither for good nor for the conversation, in every conversation but a tour, which has no shell; the model is told why."""
-    monkeypatch.setattr("tenax.tools.shell.sandbox._PATH", str(tmp_path))
+    monkeypatch.setattr("tenax.tools.shell.sandbox.SYSTEM_PATH", str(tmp_path))
     async with runtime(folder, calls("shell", command="echo on"), "done") as it:
         name = await it.new(source=TEMPORARY)
         await it.submit(name, "go")

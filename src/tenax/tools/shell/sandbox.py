@@ -38,9 +38,13 @@ from tenax.tools.shell.seccomp import build_filter, is_known_machine
 __all__ = [
     "FILE_BYTES_MAX",
     "PROCESSES_MAX",
+    "SYSTEM_FOLDERS",
+    "SYSTEM_PATH",
     "Ending",
     "Running",
     "Sandbox",
+    "find_bubblewrap",
+    "memory_max",
     "start_bare",
 ]
 
@@ -52,11 +56,13 @@ _START_SECONDS = 10.0
 _END_SECONDS = 4.0
 """The time for a killed command to end. Shorter than the grace period of the gate."""
 _LOOK_SECONDS = 0.1
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The folders with the programs of the system, and the only folders searched for bubblewrap and bash."""
 _HOME = "/tmp/home"  # noqa: S108  (a place in the sandbox's own /tmp)
-_PLAIN = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb"}
+_PLAIN = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "TERM": "dumb"}
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""The folders with programs and their data. Every command sees them, read-only."""
 _CLOSED = ("/proc", "/sys", "/dev", "/run", "/boot")
 _ETC = (
     "alternatives", "crypto-policies", "fonts", "hosts", "java*", "ld.so.cache", "localtime", "mime.types",
@@ -122,12 +128,10 @@ class Running:
         protection: Protection | None = None,
     ) -> None:
         self.output = output
-        self._process, self._transports, self._init, self._status = (
-            process,
-            transports,
-            init,
-            status,
-        )
+        self._process = process
+        self._transports = transports
+        self._init = init
+        self._status = status
         self._protection = protection
         self._pidfd = os.pidfd_open(init) if init is not None else None
         self._since = time.monotonic()
@@ -148,7 +152,8 @@ class Running:
 
     def _mount(self) -> None:
         """Check that bubblewrap, which mounts by path, mounted the searched folder. Then protect the repositories."""
-        protection, pidfd = self._protection, self._pidfd
+        protection = self._protection
+        pidfd = self._pidfd
         assert protection is not None
         assert self._init is not None
         assert pidfd is not None
@@ -177,12 +182,14 @@ class Running:
         """Return whether the folders of the two commands are equal or nested."""
         if self._protection is None or other._protection is None:
             return False
-        mine, its = self._protection.folder, other._protection.folder
+        mine = self._protection.folder
+        its = other._protection.folder
         return mine.is_relative_to(its) or its.is_relative_to(mine)
 
     async def update(self) -> None:
         """Protect the repositories created since the start of the command. Raises `ToolFailed` or `OSError`."""
-        protection, init = self._protection, self._init
+        protection = self._protection
+        init = self._init
         if protection is None or init is None or self._pidfd is None:
             return
         # If the command ends meanwhile, the event loop closes `_pidfd`. So the thread gets and closes a duplicate.
@@ -204,11 +211,10 @@ class Running:
 
     async def finish(self, seconds: float | None = None) -> Ending:
         """Wait until the command ends, reaches the timeout, or exceeds a limit. Then end all of its processes."""
-        code, why = None, ""
-        wait, watch = (
-            asyncio.create_task(self._process.wait()),
-            asyncio.create_task(self._watch()),
-        )
+        code = None
+        why = ""
+        wait = asyncio.create_task(self._process.wait())
+        watch = asyncio.create_task(self.watch())
         try:
             ended, _ = await asyncio.wait(
                 {wait, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -280,7 +286,8 @@ class Running:
 
     async def _end_namespace(self, pidfd: int) -> None:
         """Kill the first process of the namespace and wait for its end, which is the end of the whole namespace."""
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         loop.add_reader(pidfd, gone.set)
@@ -304,7 +311,7 @@ class Running:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 await asyncio.sleep(0.005)
 
-    async def _watch(self) -> str:
+    async def watch(self) -> str:
         """Wait until the command exceeds a limit or creates a forbidden file, and return the reason.
 
         The limits of the system are not enough, because they do not apply to root.
@@ -331,11 +338,12 @@ class Running:
         for entry in found if len(found) <= PROCESSES_MAX else ():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                tasks, pages = tasks + int(fields[17]), pages + int(fields[21])
+                tasks += int(fields[17])
+                pages += int(fields[21])
         if max(tasks, len(found)) > PROCESSES_MAX:
             return f"it had more than {PROCESSES_MAX:,} processes"
-        if pages * os.sysconf("SC_PAGE_SIZE") > _memory_max():
-            return f"it took more than {_memory_max() >> 20:,} MB of memory"
+        if pages * os.sysconf("SC_PAGE_SIZE") > memory_max():
+            return f"it took more than {memory_max() >> 20:,} MB of memory"
         return ""
 
 
@@ -355,7 +363,7 @@ class Sandbox:
 
     def why_not(self) -> str:
         """Return why the sandbox does not work here, or an empty text. A process tests the sandbox once."""
-        return _why_not(_bwrap())
+        return _why_not(find_bubblewrap())
 
     async def start(
         self, command: str, folder: Path, *, network: bool = False
@@ -399,8 +407,9 @@ class Sandbox:
     def _checked(self, folder: Path) -> Path:
         """Return the folder with links resolved. Raises `ToolFailed` if a command must not see or write all of it."""
         folder = real_folder(folder)
-        own = [Path(path) for path in (*_SYSTEM, *_CLOSED, "/etc", "/tmp", "/var/tmp")]  # noqa: S108  (they are kept out)
-        programs = [Path(entry) for entry in _PATH.split(":")]
+        shared = ("/etc", "/tmp", "/var/tmp")  # noqa: S108  (they are kept out)
+        own = [Path(path) for path in (*SYSTEM_FOLDERS, *_CLOSED, *shared)]
+        programs = [Path(entry) for entry in SYSTEM_PATH.split(":")]
         kept = [*own, *programs, *_homes(), *self._hidden]
         if _holds(folder, kept):
             raise ToolFailed(
@@ -421,14 +430,14 @@ class Sandbox:
     async def _start_sandboxed(
         self, command: str, protection: Protection, *, network: bool
     ) -> Running:
-        limits = ["/bin/sh", "-c", _INSIDE, "sh", str(_memory_max() // 1024)]
+        limits = ["/bin/sh", "-c", _INSIDE, "sh", str(memory_max() // 1024)]
         try:
             with _given() as given, contextlib.ExitStack() as undo:
                 read, write = os.pipe()
                 try:
                     status, transport = await _reader(read)
                     undo.callback(transport.close)
-                    wrap = [str(_bwrap()), "--json-status-fd", str(write)]
+                    wrap = [str(find_bubblewrap()), "--json-status-fd", str(write)]
                     wrap += _arguments(
                         given, protection.folder, self._hidden, network=network
                     )
@@ -532,9 +541,9 @@ async def start_bare(command: str, folder: Path) -> Running:
     return Running(process, output, [shown])
 
 
-def _bwrap() -> str | None:
+def find_bubblewrap() -> str | None:
     """Find bubblewrap in the system folders only, because PATH may name a folder writable by commands."""
-    return shutil.which("bwrap", path=_PATH)
+    return shutil.which("bwrap", path=SYSTEM_PATH)
 
 
 @functools.cache
@@ -637,7 +646,7 @@ def _given() -> Iterator[tuple[int, ...]]:
 
 def _shell(command: str) -> list[str]:
     """Return the shell call for a command line. A leading dash of the command line is not read as an option."""
-    return [shutil.which("bash", path=_PATH) or "/bin/sh", "-c", "--", command]
+    return [shutil.which("bash", path=SYSTEM_PATH) or "/bin/sh", "-c", "--", command]
 
 
 def _arguments(
@@ -652,12 +661,12 @@ def _arguments(
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *([] if network else ["--unshare-net"]),
         *("--uid", "1000", "--gid", "1000", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--as-pid-1"),
-        *("--seccomp", calls, *_system(), "--file", passwd, "/etc/passwd", "--file", group, "/etc/group"),
+        *("--seccomp", calls, *_system(SYSTEM_FOLDERS), "--file", passwd, "/etc/passwd", "--file", group, "/etc/group"),
         *("--proc", "/proc"),
     ]  # fmt: skip
     for path in hidden:
         # In a system folder, no command can move the cover.
-        if any(path.is_relative_to(name) for name in _SYSTEM) and path.exists():
+        if any(path.is_relative_to(name) for name in SYSTEM_FOLDERS) and path.exists():
             wrap += ["--tmpfs", str(path if path.is_dir() else path.parent)]
     for name in _UNREAD:
         if Path("/proc", name).exists():
@@ -691,19 +700,20 @@ def _arguments(
 
 
 @functools.cache
-def _system() -> list[str]:
+def _system(folders: tuple[str, ...]) -> list[str]:
     """Return the mounts of programs and of their files in /etc, without keys and passwords.
 
     If Tenax runs as root, commands could read the keys and passwords of root there.
     """
     found: list[str] = []
-    for name in _SYSTEM:
+    for name in folders:
         if Path(name).is_symlink():
             found += ("--symlink", str(Path(name).readlink()), name)
         elif Path(name).exists():
             found += ("--ro-bind", name, name)
-    for name in (str(file) for pattern in _ETC for file in Path("/etc").glob(pattern)):
-        found += ("--ro-bind-try", name, name)
+    for pattern in _ETC:
+        for file in Path("/etc").glob(pattern):
+            found += ("--ro-bind-try", str(file), str(file))
     return found
 
 
@@ -725,6 +735,6 @@ def _devices() -> Iterator[str]:
         yield from ("--dev-bind", str(device), f"/dev/{name}")
 
 
-def _memory_max() -> int:
+def memory_max() -> int:
     """Return the memory limit of a command in bytes: half of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
