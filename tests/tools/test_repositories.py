@@ -22,7 +22,7 @@ MOMENTS = ("", "repo", "repo/.git", "link")
 @pytest.fixture(autouse=True)
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause between an exchange and the look makes no difference."""
-    monkeypatch.setattr(repositories, "_FRESH_NS", 10**12)
+    monkeypatch.setattr(repositories, "FRESH_NS", 10**12)
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def test_a_repository_that_is_exchanged_during_a_look_is_not_missed(
         exchange_after(path)
 
     open_, look = (
-        repositories._Search._open_folder,
-        repositories._Search._examine_folder,
+        repositories.Search.open_folder,
+        repositories.Search.examine_folder,
     )
-    monkeypatch.setattr(repositories._Search, "_open_folder", opened)
-    monkeypatch.setattr(repositories._Search, "_examine_folder", looked)
+    monkeypatch.setattr(repositories.Search, "open_folder", opened)
+    monkeypatch.setattr(repositories.Search, "examine_folder", looked)
     found = find_repositories(folder)
     locked_files = {
         (each.device, each.inode) for each in found.protected_paths if each.locked
@@ -95,7 +95,7 @@ def test_two_repositories_that_are_exchanged_during_a_look_are_not_taken_for_one
     """The one that was known is looked at first. Another one stands there when the folder is listed."""
     other = folder / "repo/other"
     other.mkdir()
-    look, done = repositories._Search._examine_folder, list[str]()
+    look, done = repositories.Search.examine_folder, list[str]()
 
     def looked(self: Any, descriptor: int, path: str, *, inside: bool) -> None:
         if path == "repo" and not done:
@@ -103,7 +103,7 @@ def test_two_repositories_that_are_exchanged_during_a_look_are_not_taken_for_one
             exchange(folder / "repo/.git", other)
         look(self, descriptor, path, inside=inside)
 
-    monkeypatch.setattr(repositories._Search, "_examine_folder", looked)
+    monkeypatch.setattr(repositories.Search, "examine_folder", looked)
     assert not is_sure(find_repositories(folder))
     assert done
 
@@ -177,7 +177,7 @@ def test_no_file_in_a_work_tree_hides_a_repository(tmp_path: Path, name: str) ->
 def test_folders_in_a_git_directory_hide_no_other_repository(folder: Path) -> None:
     """Those that are known are looked at first. Where there are too many, no command runs."""
     make_git(folder / ".git")
-    for number in range(repositories._GIT_FOLDERS_MAX + 1):
+    for number in range(5_001):
         (folder / ".git/modules" / str(number)).mkdir(parents=True)
     found = find_repositories(folder)
     assert "repo/.git/config" in locked(found)
@@ -186,9 +186,7 @@ def test_folders_in_a_git_directory_hide_no_other_repository(folder: Path) -> No
 
 def test_more_included_files_than_can_be_protected_are_refused(folder: Path) -> None:
     """They would use up what is looked at, and leave the files of another repository open."""
-    lines = "".join(
-        f"path = ../x{number}\n" for number in range(repositories._INCLUDES_MAX + 1)
-    )
+    lines = "".join(f"path = ../x{number}\n" for number in range(201))
     make_git(folder / ".git")
     (folder / ".git/config").write_text(f"[include]\n{lines}")
     assert "include more than 200 files" in str(find_repositories(folder).refusal)
@@ -196,7 +194,7 @@ def test_more_included_files_than_can_be_protected_are_refused(folder: Path) -> 
 
 def test_more_worktrees_than_can_be_protected_are_refused(folder: Path) -> None:
     """A file named `.git` costs as much as a repository."""
-    for number in range(repositories._REPOSITORIES_MAX):
+    for number in range(200):
         (folder / str(number)).mkdir()
         (folder / str(number) / ".git").write_text("gitdir: elsewhere\n")
     assert "more than 200 git repositories" in str(find_repositories(folder).refusal)

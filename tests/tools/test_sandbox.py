@@ -657,7 +657,7 @@ async def test_many_folders_hide_no_repository(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, nested: bool
 ) -> None:
     """Repositories come first: those that were seen before, and those in the folder that is looked at."""
-    monkeypatch.setattr(repositories, "_FOLDERS_MAX", 20)
+    monkeypatch.setattr(repositories, "FOLDERS_MAX", 20)
     repository = "p/app" if nested else "."
     _prepare(folder, f"git init -q {repository}")
     await said(await Sandbox().start("mkdir d{1..200}", folder))
@@ -677,7 +677,7 @@ async def test_more_repositories_than_can_be_protected_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are not left open in silence."""
-    monkeypatch.setattr(repositories, "_REPOSITORIES_MAX", 5)
+    monkeypatch.setattr(repositories, "REPOSITORIES_MAX", 5)
     _prepare(folder, "git init -q p/app")
     await said(
         await Sandbox().start(

@@ -21,21 +21,33 @@ from tenax.tools.paths import FOLDER
 from tenax.tools.shell.git_settings import Settings, parse_settings
 from tenax.tools.shell.mounted import ProtectedPath, open_beneath
 
-__all__ = ["FULL", "Found", "find_repositories", "refuse_where_full"]
+__all__ = [
+    "FOLDERS_MAX",
+    "FRESH_NS",
+    "FULL",
+    "GIT_FOLDERS_MAX",
+    "REPOSITORIES_MAX",
+    "Found",
+    "Search",
+    "find_repositories",
+    "refuse_where_full",
+]
 
-_FOLDERS_MAX = 20_000
+FOLDERS_MAX = 20_000
 """The maximum number of searched folders.
 
 Known repositories come first, then folders inside git directories, then the nearest folders.
 """
-_GIT_FOLDERS_MAX = 5_000
+GIT_FOLDERS_MAX = 5_000
 """The maximum number of searched folders inside git directories. If there are more, no command runs."""
-_REPOSITORIES_MAX = 200
+REPOSITORIES_MAX = 200
+"""The maximum number of protected repositories and worktrees. If there are more, no command runs."""
 _CLONE_SECONDS = 600.0
 """A git directory without an index, changed within the last 600 seconds, may belong to an unfinished clone."""
 FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The errors of a system temporarily out of processes, open files or memory."""
-_FRESH_NS = 300_000_000
+FRESH_NS = 300_000_000
+"""The age up to which a change counts as recent. A recent change may be part of an exchange still in progress."""
 _BARE = frozenset({"HEAD", "objects", "refs"})
 _KEPT = frozenset({"config", "hooks"})
 """Marks of a known repository. They are permanent, because no command can move them out of a found repository."""
@@ -73,7 +85,9 @@ class Found:
     """The repositories found by a single search."""
 
     def __init__(self, folder: Path, root: os.stat_result) -> None:
-        self.folder, self.device, self.inode = folder, root.st_dev, root.st_ino
+        self.folder = folder
+        self.device = root.st_dev
+        self.inode = root.st_ino
         self._repositories: dict[str, ProtectedPath] = {}
         self._ways: dict[str, ProtectedPath] = {}
         self.forbidden: dict[str, str] = {}
@@ -150,7 +164,7 @@ def find_repositories(folder: Path) -> Found:
             f"The conversation's folder cannot be used: {error.strerror}."
         ) from error
     try:
-        return _Search(folder, root).run()
+        return Search(folder, root).run()
     finally:
         os.close(root)
 
@@ -163,7 +177,7 @@ def refuse_where_full(error: OSError) -> None:
         ) from error
 
 
-class _Search:
+class Search:
     """A single breadth-first search of a folder."""
 
     def __init__(self, folder: Path, root: int) -> None:
@@ -195,7 +209,7 @@ class _Search:
                 self._found.is_exchanged |= inode not in {None, looked[path]}
                 continue
             try:
-                descriptor = self._open_folder(path)
+                descriptor = self.open_folder(path)
             except OSError as error:
                 refuse_where_full(error)
                 self._refuse_closed(path, error)
@@ -210,7 +224,7 @@ class _Search:
             try:
                 looked[path] = os.fstat(descriptor).st_ino
                 if inode in {None, looked[path]}:
-                    self._examine_folder(descriptor, path, inside=inside)
+                    self.examine_folder(descriptor, path, inside=inside)
                 else:
                     self._found.is_exchanged = True
             except OSError as error:
@@ -221,7 +235,7 @@ class _Search:
                 os.close(descriptor)
         folder = str(self._found.folder)
         seen = dict.fromkeys([*self._repositories, *_seen.get(folder, ())])
-        _seen[folder] = list(seen)[: 2 * _REPOSITORIES_MAX]
+        _seen[folder] = list(seen)[: 2 * REPOSITORIES_MAX]
         self._found.moved = self._moved & {
             protected.path for protected in self._found.protected_paths
         }
@@ -232,22 +246,22 @@ class _Search:
 
     def _following(self, looked: dict[str, int]) -> _Next | None:
         """Return the next folder to search, or `None` after the last folder or at the limit."""
-        if len(self._repositories) + len(self._worktrees) > _REPOSITORIES_MAX:
+        if len(self._repositories) + len(self._worktrees) > REPOSITORIES_MAX:
             return None
         if self._known:
             return self._known.popleft()
         if self._inside:
             self._folders_inside += 1
-            if self._folders_inside <= _GIT_FOLDERS_MAX:
+            if self._folders_inside <= GIT_FOLDERS_MAX:
                 return self._inside.popleft()
             self._refuse(
-                f"its git directories hold more than {_GIT_FOLDERS_MAX:,} folders, and so many cannot be looked through",
+                f"its git directories hold more than {GIT_FOLDERS_MAX:,} folders, and so many cannot be looked through",
                 hint="look what is in the folders named .git/modules",
             )
             return None
         return (
             self._nearest.popleft()
-            if self._nearest and len(looked) < _FOLDERS_MAX
+            if self._nearest and len(looked) < FOLDERS_MAX
             else None
         )
 
@@ -266,7 +280,7 @@ class _Search:
             return
         while True:
             with contextlib.suppress(OSError):
-                descriptor = self._open_folder(
+                descriptor = self.open_folder(
                     path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
                 )
                 try:
@@ -284,7 +298,8 @@ class _Search:
                 return
             path = path.rpartition("/")[0]
 
-    def _open_folder(self, path: str, flags: int = FOLDER) -> int:
+    def open_folder(self, path: str, flags: int = FOLDER) -> int:
+        """Open a folder below the searched folder without following a link. Raises `OSError`."""
         try:
             return open_beneath(self._root, path, flags)
         except OSError as error:
@@ -300,7 +315,8 @@ class _Search:
                 os.close(above)
         return descriptor
 
-    def _examine_folder(self, descriptor: int, path: str, *, inside: bool) -> None:
+    def examine_folder(self, descriptor: int, path: str, *, inside: bool) -> None:
+        """Protect the repository in a folder, if there is one, and queue the folders below. Raises `OSError`."""
         state = os.fstat(descriptor)
         self._found.identities[path] = (state.st_dev, state.st_ino)
         self._identify(path.rpartition("/")[0])
@@ -383,9 +399,9 @@ class _Search:
         self._refuse_too_many()
 
     def _refuse_too_many(self) -> None:
-        if len(self._repositories) + len(self._worktrees) > _REPOSITORIES_MAX:
+        if len(self._repositories) + len(self._worktrees) > REPOSITORIES_MAX:
             self._refuse(
-                f"it holds more than {_REPOSITORIES_MAX} git repositories, and so many cannot be protected",
+                f"it holds more than {REPOSITORIES_MAX} git repositories, and so many cannot be protected",
                 hint="use a folder inside it",
             )
 
@@ -529,7 +545,7 @@ class _Search:
             return
         above, _, name = path.rpartition("/")
         try:
-            descriptor = self._open_folder(above)
+            descriptor = self.open_folder(above)
         except OSError as error:
             refuse_where_full(error)
             if forbid and error.errno == errno.ENOENT:
@@ -573,7 +589,7 @@ class _Search:
     def _identify(self, path: str) -> None:
         """Record the identity of a folder and of its parent folders, where the search has not visited them."""
         while path and path not in self._found.identities:
-            descriptor = self._open_folder(path)
+            descriptor = self.open_folder(path)
             try:
                 state = os.fstat(descriptor)
                 self._found.identities[path] = (state.st_dev, state.st_ino)
@@ -626,7 +642,7 @@ class _Search:
         if not stat.S_ISDIR(found.st_mode):
             return
         try:
-            descriptor = self._open_folder(path)
+            descriptor = self.open_folder(path)
         except OSError as error:
             refuse_where_full(error)
             return
@@ -655,7 +671,7 @@ def _personal_settings() -> Settings:
 
 
 def _is_fresh(state: os.stat_result) -> bool:
-    return time.time_ns() - state.st_ctime_ns < _FRESH_NS
+    return time.time_ns() - state.st_ctime_ns < FRESH_NS
 
 
 def _is_bare(entries: dict[str, _Entry]) -> bool:
