@@ -21,7 +21,7 @@ import pytest
 import tenax.tools.mcp.servers as module
 from tenax.assembly import Runtime
 from tenax.clock import Timing
-from tenax.concurrency import run_in_own_thread
+from tenax.concurrency import write_atomically
 from tenax.config import Config, McpSettings, find_secrets, load
 from tenax.config.rules import Rule
 from tenax.errors import ConfigError
@@ -29,14 +29,13 @@ from tenax.events import ApprovalAsked, ContextOpened, ToolFinished
 from tenax.models import Reply, Script, ScriptedCall, ScriptedModel
 from tenax.tools.base import Call as Where
 from tenax.tools.gate import Allowed, Asks, Done, Gate
-from tenax.tools.mcp.servers import McpServer, McpServers, McpTool, ServerStatus
+from tenax.tools.mcp.servers import McpServers, McpTool, ServerStatus
 from tests.contract import mcp_server
 from tests.contract.mcp_server import KEY
 from tests.models.talk import clock_ahead
 from tests.support.children import Child, Teller
-from tests.support.postgres import _free_port
 from tests.support.runs import config_of, events_of, settled, told, until, with_timing
-from tests.support.served import Served
+from tests.support.served import Served, kept_port
 from tests.support.turns import all_answered, new_conversation, set_up
 
 SECONDS = 30.0
@@ -453,21 +452,30 @@ async def test_a_call_that_comes_back_late_from_a_lost_connection_leaves_the_nex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow disk holds a call between its two words to a server, which is started again meanwhile."""
-    begun, go_on, write = threading.Event(), threading.Event(), McpServer._write
+    from tenax.tools.mcp import wire
 
-    def slow(server: McpServer, told: list[Any]) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    opened = wire.opened
+
+    def slow(file: Path, content: bytes) -> None:
         held = not begun.is_set()
         begun.set()
         if held:
             go_on.wait(SECONDS)
-        write(server, told)
+        write_atomically(file, content)
 
-    monkeypatch.setattr(McpServer, "_heard", lambda _server: None)
+    def opened_deaf(
+        settings: McpSettings, folder: Path, _changed: object, said: Any, **how: bool
+    ) -> Any:
+        """Ignore the notification of changed tools: the next call finds the change."""
+        return opened(settings, folder, lambda: None, said, **how)
+
+    monkeypatch.setattr(wire, "opened", opened_deaf)
     settings = McpSettings(name="own", command=OWN)
     async with connected(tmp_path, settings, mcp_fresh_seconds=-1.0) as servers:
         gate = Gate(servers.tools(()), lambda: [Rule("allow", "*")])
         assert (await done(servers, "own__change", gate=gate)).outcome == "done"
-        monkeypatch.setattr(McpServer, "_write", slow)
+        monkeypatch.setattr(module, "write_atomically", slow)
         late = asyncio.create_task(done(servers, "own__echo", gate=gate))
         await eventually(begun.is_set)
         await eventually(
@@ -524,19 +532,19 @@ async def test_what_is_told_to_end_twice_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second time while it waits for its process to go: a loop that ends tells everybody."""
-    await run_in_own_thread(module._wire)
-    wire, before, waits = module._wire(), open_files(), asyncio.Event()
-    gone = wire._gone
+    from tenax.tools.mcp import wire
+
+    before, waits, wait_for_end = open_files(), asyncio.Event(), wire.wait_for_end
 
     async def held(process: Any) -> None:
         first = not waits.is_set()
         waits.set()
-        await (asyncio.Event().wait() if first else gone(process))
+        await (asyncio.Event().wait() if first else wait_for_end(process))
 
-    monkeypatch.setattr(wire, "_gone", held)
+    monkeypatch.setattr(wire, "wait_for_end", held)
     async with connected(tmp_path, McpSettings(name="own", command=OWN)) as servers:
         assert standing(servers, "own").state == "ready"
-        task = servers._all["own"].task
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "mcp own"]
         servers.use({})
         await waits.wait()
         task.cancel()
@@ -753,7 +761,8 @@ async def test_kill_9_in_the_middle_of_a_call(
 async def test_real_servers_over_both_transports(tmp_path: Path) -> None:
     """`mcp-server-time` over pipes, and `duckduckgo-mcp-server`, which refuses to look at this machine, over HTTP."""
     # one that no client is given, for it takes a while until the server is there
-    port = _free_port()
+    kept = kept_port()
+    port = kept.getsockname()[1]
     command = [
         sys.executable,
         "-m",
@@ -762,7 +771,7 @@ async def test_real_servers_over_both_transports(tmp_path: Path) -> None:
         "streamable-http",
     ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([*command, "--port", str(port)], **quiet) as process:  # type: ignore[call-overload]  # noqa: ASYNC220
+    with kept, subprocess.Popen([*command, "--port", str(port)], **quiet) as process:  # type: ignore[call-overload]  # noqa: ASYNC220
         try:
             clock = McpSettings(
                 name="time",

@@ -464,7 +464,7 @@ class Behind:
     def __init__(self, folder: Path, timing: Timing) -> None:
         self.folder = folder
         self.told: list[Finished] = []
-        self.away, self.tries = False, 0
+        self.away, self.stuck, self.tries = False, False, 0
         self.traces = folder / "traces"
         self.background = Background(
             Sandbox(), self._hear, self.traces, "local", REDACT, timing
@@ -473,6 +473,8 @@ class Behind:
 
     async def _hear(self, finished: Finished) -> None:
         self.tries += 1
+        if self.stuck:
+            await asyncio.sleep(600)
         if self.away:
             raise StoreUnavailable("The store does not answer.")
         self.told.append(finished)
@@ -559,17 +561,16 @@ async def test_nothing_is_told_of_a_process_that_was_not_begun(
 ) -> None:
     """Who starts it may be stopped in the very moment in which the note of it is there."""
     async with behind(folder) as made:
-        leave, loop = made.background._leave, asyncio.get_running_loop()
-
+        create, loop = LockFile.create, asyncio.get_running_loop()
         gone = threading.Event()
 
         def late(*given: Any) -> Any:
-            trace = leave(*given)
+            trace = create(*given)
             loop.call_soon_threadsafe(started.cancel)
             assert gone.wait(60)
             return trace
 
-        monkeypatch.setattr(made.background, "_leave", late)
+        monkeypatch.setattr(LockFile, "create", late)
         started = asyncio.create_task(made.start("sleep 60"))
         started.add_done_callback(lambda _: gone.set())
         with pytest.raises(asyncio.CancelledError):
@@ -774,9 +775,11 @@ async def test_what_was_interrupted_goes_on_before_what_was_lost_is_answered(
     it = runtime(folder, "on", "I see")
     place = f"{platform.node()}:{folder / 'work'}"
     dead = [MessageUser([Text("go")], ask=True), RunStarted([2], place=place)]
-    name = begin(it._sync)
-    it._sync.append(name, dead, run="r_dead")
-    it._sync.append(name, [MessageUser([Text("lost")], ask=True, system=True)])
+    name = begin(it.journal.journal)
+    it.journal.journal.append(name, dead, run="r_dead")
+    it.journal.journal.append(
+        name, [MessageUser([Text("lost")], ask=True, system=True)]
+    )
     append = it.journal.append
 
     async def between(conversation: str, stored: Any, **how: Any) -> Any:
@@ -813,17 +816,13 @@ async def test_an_end_that_cannot_be_told_now_is_told_later(folder: Path) -> Non
         assert [path.name for path in it.traces.iterdir()] == ["p_00000000"]
 
 
-async def test_an_end_that_is_being_told_holds_up_no_stop(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_end_that_is_being_told_holds_up_no_stop(folder: Path) -> None:
     """The store takes nothing: closing is soon done, and the next one tells how it really ended."""
     # The wait while Tenax goes on is not the wait when Tenax stops.
     async with behind(folder, Timing(process_end_seconds=600.0)) as it:
-        monkeypatch.setattr(
-            it.background, "_tell", lambda _finished: asyncio.sleep(600)
-        )
-        name = await it.start("exit 5")
-        await until(lambda: it.background._processes[name].ending is not None)
+        it.stuck = True
+        await it.start("exit 5")
+        await until(lambda: it.tries == 1)
         async with asyncio.timeout(60):
             await it.background.close()
     async with behind(folder) as it:

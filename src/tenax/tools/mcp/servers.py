@@ -144,22 +144,22 @@ class McpServer:
     ) -> None:
         self.settings = settings
         self._timing = timing
-        self._folder, self._file = folder, kept / f"{settings.name}.json"
+        self._folder = folder
+        self._file = kept / f"{settings.name}.json"
         self._of = hashlib.sha256(
             msgspec.json.encode([settings.command, settings.url])
         ).hexdigest()
-        self.told, self._told_at = self._read(), 0.0
+        self.told = self._read()
+        self._told_at = 0.0
         self._redact = Redact(lambda: find_secrets(settings))
         self._line: Line | None = None
         # Whether to use the handshake of old servers. Some old servers exit on the new handshake.
         self._legacy = False
         self.state: State = "starting"
         self._error, self._said, self._left_out = "", b"", 0
-        self._up, self._look, self.tried = (
-            asyncio.Event(),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
+        self._up = asyncio.Event()
+        self._look = asyncio.Event()
+        self.tried = asyncio.Event()
         self.task = asyncio.create_task(self._keep(), name=f"mcp {settings.name}")
 
     def tools(self, taken: Collection[str] = ()) -> list[Tool[Any]]:

@@ -32,7 +32,7 @@ from tenax.errors import ConfigError, ToolFailed, unusable
 from tenax.models.http import is_loopback
 from tenax.tools.mcp.servers import Lost
 
-__all__ = ["Line", "opened"]
+__all__ = ["Line", "opened", "wait_for_end"]
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 # At most MESSAGES_MAX messages in MESSAGES_SECONDS.
@@ -260,7 +260,7 @@ async def _started(
             with contextlib.suppress(OSError, RuntimeError):
                 stdin.write_eof()
             try:
-                await _gone(process)
+                await wait_for_end(process)
             finally:
                 # Close the pipes even if the task is cancelled twice.
                 pipe.close()
@@ -270,7 +270,7 @@ async def _started(
         os.close(ours)
         for task in tasks:
             task.cancel()
-        await _gone(process)
+        await wait_for_end(process)
 
 
 def _spawned(
@@ -310,7 +310,7 @@ def _spawned(
     return process, stdio, ours
 
 
-async def _gone(process: subprocess.Popen[bytes]) -> None:
+async def wait_for_end(process: subprocess.Popen[bytes]) -> None:
     """Wait briefly for the process to end."""
     for _ in range(_GOODBYE_LOOKS):
         if process.poll() is not None:

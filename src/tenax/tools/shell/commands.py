@@ -291,8 +291,11 @@ class Background:
         redact: Redact,
         timing: Timing = Timing(),
     ) -> None:
-        self.sandbox, self.redact = sandbox, redact
-        self._tell, self._traces, self._user = tell, traces, user
+        self.sandbox = sandbox
+        self.redact = redact
+        self._tell = tell
+        self._traces = traces
+        self._user = user
         self._timing = timing
         self._processes: dict[str, _Process] = {}
 
