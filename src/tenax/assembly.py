@@ -73,15 +73,15 @@ class Runtime(CoreRuntime):
             limits=limits,
             on_held=on_held,
         )
-        self.schedules = Scheduler(shared, self._agents.why_silent, self.workers.wake)
+        self.schedules = Scheduler(shared, self.agents.why_silent, self.workers.wake)
         """The schedules of the user."""
-        self._agents.offers.insert(0, UseSchedules(self.schedules))
+        self.agents.offers.insert(0, UseSchedules(self.schedules))
 
     async def start(self) -> None:
         """Repair and continue the runs of dead processes. No conversation has to be opened for the repair."""
         await super().start()
         if self._serves:
-            self._agents.tasks.start("schedules", self.schedules.run)
+            self.agents.tasks.start("schedules", self.schedules.run)
 
     async def close(self) -> None:
         """Interrupt the runs of the process, for the next start to continue, and close the store.

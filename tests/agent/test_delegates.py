@@ -130,14 +130,14 @@ async def test_tasks_are_done_side_by_side_in_conversations_of_their_own(
             if row.kind == "user"
         ] == ["system"]
         tools = {
-            tool.name for tool in (await runtime._agents.of(rows[0].child)).gate.tools()
+            tool.name for tool in (await runtime.agents.of(rows[0].child)).gate.tools()
         }
         assert {tool.name for tool in runtime.agent.gate.tools()} - tools >= {
             "delegate",
             "memory",
         }
         assert {"read_file", "write_file", "edit_file"} <= tools
-        secret = await runtime._agents.of(await runtime.new(source=TEMPORARY))
+        secret = await runtime.agents.of(await runtime.new(source=TEMPORARY))
         assert "delegate" not in {tool.name for tool in secret.gate.tools()}
         assert (await asyncio.to_thread(verify, runtime.journal.journal)).problems == []
 

@@ -106,9 +106,12 @@ class Hands(Runtime):
         self.with_tools()
 
     def with_tools(self, *tools: Tool[Any]) -> Hands:
-        who = self._agents
-        who.shared = Agent(
-            who.connect_models(), PROMPT, Gate(tools, who.rules), limits=who.limits
+        agents = self.agents
+        agents.current = Agent(
+            agents.connect_models(),
+            PROMPT,
+            Gate(tools, agents.rules),
+            limits=agents.limits,
         )
         return self
 

@@ -741,7 +741,7 @@ async def test_what_ends_with_tenax_is_told_by_the_next_one_once(folder: Path) -
         )
         await until(lambda: inside(folder / "work").count("sleep") == 2)
         async with runtime(folder) as beside:  # its owner lives
-            await beside._background.sweep()
+            await beside.agents.background.sweep()
             assert await notes(beside, name) == []
         stop = it.agent.gate.weigh(
             "shell_stop",
@@ -908,7 +908,7 @@ async def test_without_a_sandbox_a_yes_is_for_one_command(
         )
         (shell,) = [spec for spec in it.agent.gate.specs() if spec.name == "shell"]
         assert "bubblewrap is not installed" in shell.description
-        tour = await it._agents.of(await it.new(source=TOUR))
+        tour = await it.agents.of(await it.new(source=TOUR))
         assert [spec.name for spec in tour.gate.specs()] == ["read_file", "write_file"]
 
 

@@ -91,8 +91,8 @@ class Agents:
         )
         self._offered: list[object] = [[], []]
         """The offers of the MCP servers and the memory providers to the present agents."""
-        self.shared: Agent | None = None
-        """The agent of conversations with memory, once built. `whole` builds the agent."""
+        self.current: Agent | None = None
+        """The agent of conversations with memory, as last built; `None` before the first use and after a change."""
         self._apart: dict[str, Agent] = {}
         """The agents of conversations without memory, by the source of the conversation."""
         self._reached: dict[ModelSettings, Model] = {}
@@ -120,8 +120,8 @@ class Agents:
     def whole(self) -> Agent:
         """The agent of conversations with memory. Raises `ConfigError` if no model is set up."""
         self._follow_offers()
-        if self.shared is None:
-            self.shared = Agent(
+        if self.current is None:
+            self.current = Agent(
                 self.connect_models(),
                 PROMPT,
                 self._gate(),
@@ -129,7 +129,7 @@ class Agents:
                 memory=self._memory_service.memory,
                 instructions=self._instructions,
             )
-        return self.shared
+        return self.current
 
     async def of(self, conversation: str) -> Agent:
         """Return the agent of a conversation. Raises `ConfigError` if no model is set up."""
@@ -185,7 +185,7 @@ class Agents:
 
     def _drop_agents(self) -> None:
         """Drop the agents, because models or tools changed. The next run gets a new agent."""
-        self.shared = None
+        self.current = None
         self._apart.clear()
 
     def _follow_offers(self) -> None:
@@ -224,7 +224,7 @@ class Agents:
     # -- models and tools ------------------------------------------------------------------------------------
 
     def connect_models(self) -> tuple[Model, ...]:
-        """Return the model of the configuration and its fallbacks. Raises `ConfigError` if no model is set up."""
+        """Return the model and its fallbacks. Raises `ConfigError` if no model is set up."""
         if self._models is not None:
             return tuple(self._models)
         if self.config.model is None:

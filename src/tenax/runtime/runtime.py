@@ -154,7 +154,7 @@ class CoreRuntime:
         self._serves = serves
         self._asks = asks
         self._on_held = on_held
-        self._agents = Agents(
+        self.agents = Agents(
             config,
             self.journal,
             self._process_ended,
@@ -162,8 +162,9 @@ class CoreRuntime:
             models=models,
             limits=limits or _limits_of(config),
         )
-        self._owner = self._agents.owner
-        self._background = self._agents.background
+        """The agents of the user, by conversation."""
+        self._owner = self.agents.owner
+        self._background = self.agents.background
         self._servers = extensions.servers
         self._memory_service = extensions.memory
         self._changes = extensions.changes
@@ -178,7 +179,7 @@ class CoreRuntime:
         )
         self.workers = self._make_workers()
         wake = partial(self.workers.wake, patient=False)
-        self._agents.offers.append(
+        self.agents.offers.append(
             Delegate(self.journal, self.workers.turns, wake, config.timing)
         )
         self._rests: dict[str, int] = {}
@@ -189,8 +190,8 @@ class CoreRuntime:
     def _make_workers(self) -> Workers:
         return Workers(
             self._feeds,
-            self._agents,
-            Policy(self._agents.folder, self.config.resume, asks=self._asks),
+            self.agents,
+            Policy(self.agents.folder, self.config.resume, asks=self._asks),
             self.spool,
             self._compactor,
             self._changes,
@@ -210,12 +211,12 @@ class CoreRuntime:
 
     async def start(self) -> None:
         """Repair and continue the runs of dead processes. No conversation has to be opened for the repair."""
-        self._agents.start()
+        self.agents.start()
         if self._serves:
             await self.try_sandbox()
         await try_now(self.pick_up_orphans)
-        tasks = self._agents.tasks
-        find_reviewer = self._agents.find_reviewer if self._serves else None
+        tasks = self.agents.tasks
+        find_reviewer = self.agents.find_reviewer if self._serves else None
         await self._memory_service.start(find_reviewer)
         tasks.start("upkeep", self._keep_up)
 
@@ -232,7 +233,7 @@ class CoreRuntime:
         the parent.
         """
         await self.spool.sweep()
-        self._agents.tasks.start("background", self._background.sweep)
+        self.agents.tasks.start("background", self._background.sweep)
         rests: dict[str, int] = {}
         for unfinished in await self.journal.unfinished():
             name = unfinished.conversation
@@ -244,12 +245,12 @@ class CoreRuntime:
                 or self._rests.get(name) != rests[name]
                 or await self.journal.delegated(name)
             ):
-                if self._serves and not await self._agents.why_silent(name):
+                if self._serves and not await self.agents.why_silent(name):
                     self.workers.wake(name, patient=False)
                 elif unfinished.run is not None:
                     await self._end_orphaned_run(name, unfinished.run)
         self._rests = rests
-        self._agents.tasks.start("changes", self._report_changes)
+        self.agents.tasks.start("changes", self._report_changes)
 
     async def _report_changes(self) -> None:
         await self._changes.try_briefly(self._changes.report_orphans(), seconds=60.0)
@@ -274,7 +275,7 @@ class CoreRuntime:
         if self._serves:
             await try_now(self._go_on_all)
         # A process for a single question reserves disk space only while the store is unavailable.
-        stays = self._serves or (self._asks and self._agents.is_set_up())
+        stays = self._serves or (self._asks and self.agents.is_set_up())
         if stays:
             await try_now(self.spool.prepare)
         collected = -_COLLECT_SECONDS
@@ -299,7 +300,7 @@ class CoreRuntime:
             name, run = interrupted.conversation, interrupted.run or ""
             if self._cut is None or run not in self._cut:
                 if (
-                    await self._agents.why_silent(name)
+                    await self.agents.why_silent(name)
                     or await self.journal.holder(f"run:{name}") is not None
                 ):
                     # The process ending the run still holds the lease. The next check finds the run.
@@ -324,13 +325,13 @@ class CoreRuntime:
         """Interrupt the runs of the process, for the next start to continue. The caller closes the journal."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.config.timing.close_seconds
-        await self._agents.tasks.close()
+        await self.agents.tasks.close()
         await self._feeds.close()
         await self.list.close()
         await asyncio.gather(self.workers.close(), self._servers.close())
         await self._background.close()
         await self._memory_service.close(max(0.5, (until - loop.time()) / 2))
-        await self._agents.close()
+        await self.agents.close()
         await self.spool.close()
 
     def _set_held(self, conversation: str, count: int) -> None:
@@ -344,17 +345,17 @@ class CoreRuntime:
     @property
     def config(self) -> Config:
         """The current configuration."""
-        return self._agents.config
+        return self.agents.config
 
     async def configure(self, config: Config) -> None:
         """Use a configuration from now on. A run in progress keeps the old configuration."""
-        self._agents.use(config)
+        self.agents.use(config)
         await try_now(self.pick_up_orphans)
 
     @property
     def agent(self) -> Agent:
         """The agent of conversations with memory. Raises `ConfigError` if no model is set up."""
-        return self._agents.whole
+        return self.agents.whole
 
     async def use_model(self, label: str) -> None:
         """Use a model of the configuration from now on, in the process and in processes started later."""
@@ -369,7 +370,7 @@ class CoreRuntime:
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the current rules. Deny rules apply to every user, allow rules only to the local user."""
-        return self._agents.rules()
+        return self.agents.rules()
 
     async def add_rule(self, rule: Rule) -> None:
         """Add a rule. The rule applies in every process from the next call on."""
@@ -413,7 +414,7 @@ class CoreRuntime:
         )
         stored = await self.journal.append(conversation, [opened])
         self._feeds.begin(conversation, stored)
-        self._agents.know_source(conversation, source)
+        self.agents.know_source(conversation, source)
         self.workers.know_made(conversation, None)
         if leaving is not None:
             await self._memory_service.left(leaving, "new")
@@ -448,7 +449,7 @@ class CoreRuntime:
         workers = self.workers
         if not system:
             # Raise `ConfigError` before anything is stored if no model can answer.
-            await self._agents.of(conversation)
+            await self.agents.of(conversation)
         busy: Any = "queue" if how == "take over" else how
         message = MessageUser(parts, author, ask=True, how=busy, system=system)
         (stored,) = await self.journal.append(conversation, [message], dedup=dedup)
@@ -489,7 +490,7 @@ class CoreRuntime:
         ]
 
     async def _question(self, conversation: str, asked: ApprovalAsked) -> Question:
-        gate = (await self._agents.of(conversation)).gate
+        gate = (await self.agents.of(conversation)).gate
         found = gate.weigh(
             asked.name,
             asked.arguments,
@@ -503,7 +504,7 @@ class CoreRuntime:
             notes = [
                 "" if pattern == whole else found.tool.open_words for pattern in here
             ]
-        source = await self._agents.source(conversation)
+        source = await self.agents.source(conversation)
         always = (
             here if isinstance(found, Asks) and self._owner and source != TOUR else []
         )
@@ -511,7 +512,7 @@ class CoreRuntime:
 
     def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
         return Call(
-            self._sync.user or "", conversation, message, call, self._agents.folder
+            self._sync.user or "", conversation, message, call, self.agents.folder
         )
 
     async def answer(
@@ -777,7 +778,7 @@ class CoreRuntime:
             await history.catch_up()
             context_used = used(history.context)
         try:
-            room = (await self._agents.of(conversation)).models[0].context
+            room = (await self.agents.of(conversation)).models[0].context
         except ConfigError:
             room = None
         known = spent.unpriced == 0
@@ -805,7 +806,7 @@ class CoreRuntime:
             ):
                 history.context.know(named)
         opened = history.context.opened
-        agent = await self._agents.of(conversation)
+        agent = await self.agents.of(conversation)
         model = next(
             (model for model in agent.models if model.name == event.model), None
         )
@@ -888,7 +889,7 @@ class CoreRuntime:
         """
         replaced = await self._own_message(conversation, seq)
         parts = replaced.parts if words is None else _parts_of(words)
-        await self._agents.of(conversation)
+        await self.agents.of(conversation)
         message = MessageUser(parts, replaced.author, ask=True)
         events = [ConversationRewound(seq - 1, replaced=True), message]
         stored = await self.journal.append(conversation, events, dedup=dedup)
@@ -1014,8 +1015,8 @@ class CoreRuntime:
 
     async def compact(self, conversation: str) -> Outcome:
         """Compact the context now, at any length."""
-        agent = await self._agents.of(conversation)
-        if not self._agents.can_summarise(agent.models[0]):
+        agent = await self.agents.of(conversation)
+        if not self.agents.can_summarise(agent.models[0]):
             raise InvalidInput(
                 "This model cannot write a summary.",
                 hint="Connect another one with `tenax setup`.",
