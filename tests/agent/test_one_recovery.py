@@ -62,7 +62,7 @@ def test_the_key_of_the_event_alone_is_enough(
 
     monkeypatch.setattr(db.journal, "claim", claim_anyway)
     for _ in range(2):
-        recovery._find_output(db.journal, conversation, row, "r-1", shown)
+        recovery.find_output(db.journal, conversation, row, "r-1", shown)
     assert count(db, RunRecovered.kind) == 1
 
 
@@ -77,7 +77,7 @@ def test_one_look_at_a_time_in_a_process(
         begun.set()
         return go_on.wait(WAIT)
 
-    monkeypatch.setattr(recovery, "_find_output", look)
+    monkeypatch.setattr(recovery, "find_output", look)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(rows_of, db)
         assert begun.wait(WAIT)

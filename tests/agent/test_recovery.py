@@ -648,7 +648,7 @@ async def test_the_awaited_twin_does_the_same(store_url: str) -> None:
     with SessionDB(url=store_url, timing=PATIENT) as behind:
         begin(behind)
         db = AsyncSessionDB(behind)
-        assert repair(db._db, "s-1", "r-1")["state"] == "pending"
+        assert repair(behind, "s-1", "r-1")["state"] == "pending"
         await db.append_run_event("s-1", "r-1", "token", {"text": "late"})
         await db.append_run_event("s-1", "r-1", "stream_end", {})
         found = await db.get_session("s-1", rows=True)

@@ -157,18 +157,20 @@ async def test_an_always_that_comes_too_late_makes_no_rule(
     """Somebody else says no after it was looked at, and before it is stored."""
     async with hands(config, [write("a.txt"), "Done."]) as runtime:
         name, seq, ask = await asked(runtime)
-        store = runtime._append_answer
+        append, said_no = runtime.journal.append, list[ApprovalAnswered]()
 
-        async def store_no_first(conversation: str, answered: ApprovalAnswered) -> None:
-            await store(
-                conversation, msgspec.structs.replace(answered, answer="no", pattern="")
-            )
-            await store(conversation, answered)
+        async def append_no_first(conversation: str, events: Any, **how: Any) -> Any:
+            if not said_no and isinstance(events[0], ApprovalAnswered):
+                said_no.append(
+                    msgspec.structs.replace(events[0], answer="no", pattern="")
+                )
+                await append(conversation, said_no, **how)
+            return await append(conversation, events, **how)
 
-        monkeypatch.setattr(runtime, "_append_answer", store_no_first)
+        monkeypatch.setattr(runtime.journal, "append", append_no_first)
         with pytest.raises(InvalidInput, match="answered already"):
             await runtime.answer(name, ask.message, ask.call, "always", pattern="a.txt")
-        assert runtime.rules() == ()
+        assert (len(said_no), runtime.rules()) == (1, ())
         runtime.workers.wake(name)
         await settled(runtime, name, seq)
         assert not (config.tools_folder / "a.txt").exists()

@@ -52,7 +52,7 @@ from tenax.models import (
 )
 from tenax.parts import Text
 from tenax.runtime import workers as runner
-from tenax.runtime.workers import Policy, Workers
+from tenax.runtime.workers import Policy
 from tenax.testing import Provider, SimClock
 from tenax.views.context import CUT_NOTE
 from tests.contract.engine.base import begin
@@ -296,10 +296,10 @@ async def test_a_run_that_began_and_lost_its_process_between_two_looks_goes_on(
     """Who serves never saw its owner."""
     async with hands(config, ["went on"]) as runtime:
         await runtime.pick_up_orphans()
-        name = begin(runtime._sync)
+        name = begin(runtime.journal.journal)
         place = Policy(config.tools_folder).workdir_id
         dead = [MessageUser([Text("go")], ask=True), RunStarted([2], place=place)]
-        runtime._sync.append(name, dead, run="r_dead")
+        runtime.journal.journal.append(name, dead, run="r_dead")
         await runtime.pick_up_orphans()
         await until(runtime, name, "run.finished", 2)
         assert await outcomes(runtime, name) == ["interrupted", "completed"]
@@ -389,27 +389,27 @@ async def test_a_stop_that_comes_as_the_run_begins_to_wait_is_heeded_whoever_rea
     config: Config, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process sent it and could not claim the conversation, which was being given back; here somebody looked at it."""
-    release, stopped = Workers._release, False
-
-    async def just_before(self: Workers, conversation: str, lease: Lease) -> None:
-        nonlocal stopped
-        history = self.history(conversation)
-        if not stopped and history.turns.run is not None:
-            stopped = True
-            await self._journal.append(
-                conversation, [RunStop()], run=history.turns.run.id
-            )
-            await history.catch_up()
-        await release(self, conversation, lease)
-
     # which would find it
     config = with_timing(config, upkeep_seconds=600)
-    monkeypatch.setattr(Workers, "_release", just_before)
     asks = Note(notes, name="ask", asks=True)
     async with hands(
         config, [Reply(calls=[ScriptedCall("ask", {"text": "x"})])], asks
     ) as runtime:
         name = await runtime.new()
+        release, stopped = runtime.journal.release, False
+
+        async def just_before(lease: Lease) -> None:
+            nonlocal stopped
+            history = runtime.workers.history(name)
+            if not stopped and history.turns.run is not None:
+                stopped = True
+                await runtime.journal.append(
+                    name, [RunStop()], run=history.turns.run.id
+                )
+                await history.catch_up()
+            await release(lease)
+
+        monkeypatch.setattr(runtime.journal, "release", just_before)
         await runtime.submit(name, "go")
         await until(runtime, name, "run.finished")
         assert await outcomes(runtime, name) == ["cancelled"]
@@ -438,27 +438,29 @@ async def test_what_is_folded_by_another_while_the_run_parks_is_heeded(
 ) -> None:
     """It came after the run looked, and before it had parked."""
     take_stored = History.take_stored
-
-    async def meanwhile(self: History, stored: Any) -> None:
-        for each in stored:
-            if each.kind == "approval.asked":
-                came = (
-                    RunStop()
-                    if event == "stop"
-                    else ApprovalAnswered(
-                        each.event.message, each.event.call, "once", "ada"
-                    )
-                )
-                await self._journal.append(self.conversation, [came], run=each.run)
-                await self.catch_up()
-        await take_stored(self, stored)
-
     config = with_timing(config, upkeep_seconds=600)
-    monkeypatch.setattr(History, "take_stored", meanwhile)
     asks = Note(notes, name="ask", asks=True)
     async with hands(
         config, [Reply(calls=[ScriptedCall("ask", {"text": "x"})]), "done"], asks
     ) as runtime:
+
+        async def meanwhile(self: History, stored: Any) -> None:
+            for each in stored:
+                if each.kind == "approval.asked":
+                    came = (
+                        RunStop()
+                        if event == "stop"
+                        else ApprovalAnswered(
+                            each.event.message, each.event.call, "once", "ada"
+                        )
+                    )
+                    await runtime.journal.append(
+                        self.conversation, [came], run=each.run
+                    )
+                    await self.catch_up()
+            await take_stored(self, stored)
+
+        monkeypatch.setattr(History, "take_stored", meanwhile)
         name = await runtime.new()
         await runtime.submit(name, "go")
         await until(runtime, name, "run.finished")

@@ -60,6 +60,7 @@ __all__ = [
     "WORDING",
     "end_orphaned_run",
     "ended_above",
+    "find_output",
     "interruption",
     "open_page",
     "open_rows",
@@ -432,7 +433,7 @@ def _retry(
         try:
             changed.extend(
                 [
-                    _find_output(journal, conversation, row, row.run or "", shown)
+                    find_output(journal, conversation, row, row.run or "", shown)
                     for row in pending
                 ]
             )
@@ -464,14 +465,12 @@ _looking: set[tuple[str, str | None, str]] = set()
 _lock = threading.Lock()
 
 
-def _find_output(
+def find_output(
     journal: Journal, conversation: str, row: Row, run: str, shown: Transcript
 ) -> bool:
     """Look once for the output of a run. A lease lets only one reader look at a time."""
-    name, reader = (
-        f"recover:{conversation}:{run}"[:ID_CHARS_MAX],
-        f"reader {run}"[:ID_CHARS_MAX],
-    )
+    name = f"recover:{conversation}:{run}"[:ID_CHARS_MAX]
+    reader = f"reader {run}"[:ID_CHARS_MAX]
     lease = journal.claim(name, reader, _LOOK_SECONDS)
     if lease is None:
         return False

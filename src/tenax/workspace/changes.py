@@ -184,7 +184,7 @@ class Changes:
         data = storage.parent
         if folder.is_relative_to(data):
             self._tail = f"/{folder.relative_to(data)}"
-        self._snapshots = Snapshots(folder, storage, hidden)
+        self.snapshots = Snapshots(folder, storage, hidden)
         self._paused_until = 0.0
 
     # -- around a call ---------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Changes:
             async with asyncio.timeout(self.timing.scan_seconds):
                 abandoned = threading.Event()
                 return await run_in_own_thread(
-                    partial(self._snapshots.take, about, abandoned),
+                    partial(self.snapshots.take, about, abandoned),
                     Taken.discard,
                     abandoned=abandoned,
                     owner=self._user,
@@ -239,7 +239,7 @@ class Changes:
         if taken is not None:
             abandoned = threading.Event()
             now, moved = await run_in_own_thread(
-                partial(self._snapshots.find_changes, taken, abandoned),
+                partial(self.snapshots.find_changes, taken, abandoned),
                 abandoned=abandoned,
                 owner=self._user,
             )
@@ -278,7 +278,7 @@ class Changes:
                 return None
             data = blob = None
             if entry.size <= left:
-                data = self._snapshots.content(manifest, entry)
+                data = self.snapshots.content(manifest, entry)
             if data is not None:
                 left -= len(data)
                 blob = self._journal.journal.put_blob(data)
@@ -291,7 +291,7 @@ class Changes:
 
     async def report_orphans(self, conversation: str | None = None) -> None:
         """Append the changes of calls whose process died, in the given conversation or in every conversation."""
-        claim = partial(self._snapshots.claim_orphans, self._user, conversation)
+        claim = partial(self.snapshots.claim_orphans, self._user, conversation)
         orphans = await run_in_own_thread(claim, _release_all, owner=self._user)
         try:
             for taken in orphans:
@@ -335,7 +335,7 @@ class Changes:
 
     async def forget(self) -> None:
         """Delete the stored file contents after an erasure, because they may contain the erased text."""
-        await run_in_own_thread(self._snapshots.forget, owner=self._user)
+        await run_in_own_thread(self.snapshots.forget, owner=self._user)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
