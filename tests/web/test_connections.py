@@ -28,12 +28,12 @@ from tenax.models import Reply
 from tenax.web import app as web
 from tenax.web.connections import (
     ACCEPTS_AT_ONCE,
+    Accepted,
     Connection,
     Connections,
     FewLines,
     Limits,
     Listener,
-    _Accepted,
     note_signed_in,
 )
 from tests.models.talk import clock_ahead
@@ -462,7 +462,7 @@ def test_addresses_of_one_ipv6_network_are_one_client() -> None:
     with contextlib.ExitStack() as stack:
         networks = {
             stack.enter_context(
-                _Accepted(connections, socket.socket().detach(), host)
+                Accepted(connections, socket.socket().detach(), host)
             ).network
             for host in hosts
         }
@@ -536,7 +536,7 @@ async def test_a_client_that_does_not_read_holds_no_file(
     file.parent.mkdir()
     file.write_bytes(b"x" * 30_000_000)
     monkeypatch.setattr(web, "PAGE", tmp_path)
-    page = Starlette(routes=web._PAGE_ROUTES)
+    page = Starlette(routes=web.PAGE_ROUTES)
     threads = ThreadPool(2, "tenax-page")
     page.state.server_state = SimpleNamespace(page_threads=threads)
     async with (

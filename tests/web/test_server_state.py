@@ -91,7 +91,7 @@ async def test_what_a_server_left_of_others_goes_on_at_its_next_start(
     state = ServerState(config, links_of(config), lambda: config)
     try:
         await state.start()
-        assert state._runtimes.keys() == {LOCAL_USER, "ada"}
+        assert state.runtimes.keys() == {LOCAL_USER, "ada"}
     finally:
         await state.close()
 

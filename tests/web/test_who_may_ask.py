@@ -215,7 +215,7 @@ async def test_strangers_take_nothing_from_known_devices_while_the_store_is_away
             strangers = [
                 asyncio.create_task(ask(f"c{n}.x")) for n in range(UNKNOWN_MAX)
             ]
-            while len(signins._reading) < UNKNOWN_MAX:  # noqa: ASYNC110  (nothing tells that a request waits)
+            while len(signins.unknown) < UNKNOWN_MAX:  # noqa: ASYNC110  (nothing tells that a request waits)
                 await asyncio.sleep(0)
             assert await ask("one.more") == 503
             assert await ask(made.cookie, made.key) == 200

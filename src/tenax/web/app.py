@@ -34,7 +34,7 @@ from tenax.web.guard import Guard
 from tenax.web.problems import problem
 from tenax.web.server_state import ServerState, state_of
 
-__all__ = ["application", "endpoints"]
+__all__ = ["PAGE_ROUTES", "application", "endpoints"]
 
 PAGE: Final = Path(__file__).with_name("page")
 _RESOURCES = (
@@ -133,11 +133,12 @@ async def not_allowed(call: Request, _error: Exception) -> Response:
     )
 
 
-_PAGE_ROUTES: Final = (
+PAGE_ROUTES: Final = (
     Route("/assets/{name}", asset, middleware=[Middleware(GZipMiddleware)]),
     *(Route(path, page) for path in ("/", "/link", "/setup", "/memory", "/c/{id}")),
     Route("/third-party.txt", notice),
 )
+"""The routes of the page and its files."""
 
 
 def application(state: ServerState) -> Starlette:
@@ -145,7 +146,7 @@ def application(state: ServerState) -> Starlette:
     found = endpoints()
     public = frozenset(endpoint.path for endpoint in found if endpoint.public)
     routes = [endpoint.route for endpoint in found]
-    routes += [Route("/api/openapi.json", describe), *_PAGE_ROUTES]
+    routes += [Route("/api/openapi.json", describe), *PAGE_ROUTES]
     guard = Middleware(
         Guard,
         signins=state.signins,

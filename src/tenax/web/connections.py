@@ -34,6 +34,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 __all__ = [
     "ACCEPTS_AT_ONCE",
+    "Accepted",
     "Connections",
     "FewLines",
     "Limits",
@@ -95,8 +96,8 @@ class Connections:
         self.limits = limits
         self._proxies = frozenset(_plain(proxy) for proxy in proxies)
         # By descriptor, oldest first. The references are weak, so a connection dropped by asyncio no longer counts.
-        self._open: WeakValueDictionary[int, _Accepted] = WeakValueDictionary()
-        self._strangers: WeakValueDictionary[int, _Accepted] = WeakValueDictionary()
+        self._open: WeakValueDictionary[int, Accepted] = WeakValueDictionary()
+        self._strangers: WeakValueDictionary[int, Accepted] = WeakValueDictionary()
 
     def protocol(self, **given: Any) -> Connection:  # noqa: ANN401  (what uvicorn hands to a protocol)
         """Create the protocol of a connection. uvicorn calls the method instead of a class."""
@@ -148,7 +149,7 @@ class Connections:
             )
         return True
 
-    def add(self, accepted: _Accepted) -> None:
+    def add(self, accepted: Accepted) -> None:
         descriptor = accepted.fileno()
         self._open[descriptor] = accepted
         if accepted.host not in self._proxies:
@@ -171,7 +172,7 @@ class Connections:
             accepted.user = user
 
 
-class _Accepted(socket.socket):
+class Accepted(socket.socket):
     """An accepted connection. The connection counts until its descriptor is closed."""
 
     def __init__(self, connections: Connections, descriptor: int, host: str) -> None:
@@ -225,7 +226,7 @@ class Listener(socket.socket):
             )
             raise BlockingIOError
         host = _plain(address[0])
-        return _Accepted(self._connections, connection.detach(), host), address
+        return Accepted(self._connections, connection.detach(), host), address
 
 
 class Connection(HttpToolsProtocol):

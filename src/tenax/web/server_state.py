@@ -66,7 +66,8 @@ class ServerState:
         self._seen = file_version(config.file)
         self._refused = ""
         """The last error of the settings file. The same error is logged once."""
-        self._runtimes: dict[str, asyncio.Task[Runtime]] = {}
+        self.runtimes: dict[str, asyncio.Task[Runtime]] = {}
+        """The start of every runtime, by user. A finished task has the runtime as the result."""
 
     async def start(self) -> None:
         """Start a runtime for every user with unfinished work or schedules."""
@@ -83,9 +84,9 @@ class ServerState:
 
     async def runtime(self, user: str) -> Runtime:
         """Return the runtime of a user. The first request starts the runtime."""
-        task = self._runtimes.get(user)
+        task = self.runtimes.get(user)
         if task is None or (task.done() and task.exception() is not None):
-            task = self._runtimes[user] = asyncio.create_task(self._started(user))
+            task = self.runtimes[user] = asyncio.create_task(self._started(user))
         return await asyncio.shield(task)
 
     async def _started(self, user: str) -> Runtime:
@@ -117,9 +118,10 @@ class ServerState:
         seen = file_version(self.config.file)
         self.config = self._reload()
         self.signins.devices.days = self.config.serve.sign_in_days
-        self._seen, self._refused = seen, ""
+        self._seen = seen
+        self._refused = ""
         # Iterate over a copy: a runtime started in the meantime already uses the new settings.
-        for user, task in list(self._runtimes.items()):
+        for user, task in list(self.runtimes.items()):
             with _unless_owner(user):
                 # The cancellation of the request must not cancel the start of a runtime.
                 runtime = await asyncio.shield(task)
@@ -148,7 +150,7 @@ class ServerState:
             self._watching.cancel()
         started = [
             task.result()
-            for task in self._runtimes.values()
+            for task in self.runtimes.values()
             if task.done() and not task.exception()
         ]
         await asyncio.gather(

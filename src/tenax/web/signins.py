@@ -64,7 +64,7 @@ class Signins:
         self._timing = timing
         self._known: dict[str, _Known] = {}
         self._reading: dict[str, asyncio.Task[Device | None]] = {}
-        self._unknown: set[str] = set()
+        self.unknown: set[str] = set()
         """The unknown cookies of running look-ups."""
         self.threads = ThreadPool(_THREADS, "tenax-web")
         """Threads for other calls of the store."""
@@ -177,20 +177,21 @@ class Signins:
         # Several requests at the same moment share a read.
         if reading is None:
             if known is None:
-                if len(self._unknown) >= UNKNOWN_MAX:
+                if len(self.unknown) >= UNKNOWN_MAX:
                     raise StoreBusy(
                         "Too many browsers are signing in.",
                         hint="Try again in a moment.",
                     )
-                self._unknown.add(cookie)
+                self.unknown.add(cookie)
             reading = self._reading[cookie] = asyncio.create_task(
                 self._read_device(cookie)
             )
             reading.add_done_callback(lambda task: self._was_read(cookie, task))
         if known is None:
             return await asyncio.shield(reading)
-        seconds = self._timing.device_store_seconds
-        done, _ = await asyncio.wait({reading}, timeout=seconds)
+        done, _ = await asyncio.wait(
+            {reading}, timeout=self._timing.device_store_seconds
+        )
         return (
             known.device
             if not done or reading.exception() is not None
@@ -199,7 +200,7 @@ class Signins:
 
     async def _read_device(self, cookie: str) -> Device | None:
         now = asyncio.get_running_loop().time()
-        pool = self._strangers if cookie in self._unknown else self._readers
+        pool = self._strangers if cookie in self.unknown else self._readers
         device = await pool.run(partial(self.devices.find, cookie))
         if device is None:
             self._known.pop(cookie, None)
@@ -211,7 +212,7 @@ class Signins:
 
     def _was_read(self, cookie: str, task: asyncio.Task[Device | None]) -> None:
         self._reading.pop(cookie, None)
-        self._unknown.discard(cookie)
+        self.unknown.discard(cookie)
         if not task.cancelled():
             # Mark the exception as retrieved. The waiting requests got the exception already.
             task.exception()
