@@ -260,10 +260,11 @@ async def test_ollama_is_where_its_variable_says(
     """In all the ways in which Ollama itself reads it."""
     asked: list[str] = []
 
-    async def probe(client: httpx.AsyncClient, url: str, shape: Any) -> None:
+    def stream(_client: object, _method: str, url: str, **_how: object) -> Any:
         asked.append(url)
+        raise httpx.ConnectError("No server is here.")
 
-    monkeypatch.setattr(found, "_probe", probe)
+    monkeypatch.setattr(httpx.AsyncClient, "stream", stream)
     await find_patiently({"OLLAMA_HOST": given})
     assert asked[0] == f"{url}/api/tags"
 

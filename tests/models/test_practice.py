@@ -45,7 +45,7 @@ async def model() -> AsyncIterator[Practice]:
 
 def pid() -> int:
     """The process of the model."""
-    child = practice._SHARED._child
+    child = practice.SHARED.child
     assert child is not None
     return child.process.pid
 
@@ -187,7 +187,7 @@ from tests.models.talk import ask, first_words
 async def main():
     model = practice.Practice(ModelSettings(label="p", api="practice", url="", name="practice"))
     await first_words(model.stream(ask(model), silence=60))
-    print(practice._SHARED._child.process.pid, flush=True)
+    print(practice.SHARED.child.process.pid, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -216,7 +216,7 @@ async def test_nobody_else_can_use_it(model: Practice) -> None:
     import httpx
 
     await first_words(model.stream(ask(model), silence=60))
-    child = practice._SHARED._child
+    child = practice.SHARED.child
     assert child is not None
     async with httpx.AsyncClient(trust_env=False) as client:
         answer = await client.post(
@@ -232,7 +232,7 @@ async def test_it_is_tried_like_any_other(monkeypatch: pytest.MonkeyPatch) -> No
         "practice", {"api": "practice"}, ["practice"]
     )
     assert time.monotonic() - began < 30
-    assert practice._SHARED._child is None
+    assert practice.SHARED.child is None
 
 
 def test_a_damaged_file_is_known(tmp_path: Path) -> None:

