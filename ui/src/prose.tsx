@@ -128,16 +128,20 @@ export function Prose({ text, growing }: { text: string; growing: boolean }) {
 }
 
 /** Copy a text, and show the result on the button. */
-export async function copy(button: HTMLButtonElement, text: string): Promise<void> {
-  const label = button.textContent;
-  let said = "Copied";
+/** Copy a text to the clipboard. Returns false if the browser refuses. */
+export async function copyText(text: string): Promise<boolean> {
   try {
     if (navigator.clipboard === undefined) copyOldWay(text);
     else await navigator.clipboard.writeText(text);
+    return true;
   } catch {
-    said = "Not copied";
+    return false;
   }
-  button.textContent = said;
+}
+
+export async function copy(button: HTMLButtonElement, text: string): Promise<void> {
+  const label = button.textContent;
+  button.textContent = (await copyText(text)) ? "Copied" : "Not copied";
   setTimeout(() => (button.textContent = label), 1500);
 }
 

@@ -1,16 +1,16 @@
 // One row of the transcript: a message, an answer, a tool call, or a status of the turn.
 import { useEffect, useState } from "preact/hooks";
 import { call, conversationPath, factPath } from "./api";
+import { AnswerActions, EditBox, MessageActions, retryRow } from "./actions";
 import { Asked, Todo, useAnswer, useMeant } from "./asked";
-import { Parts, withoutPictures } from "./attach";
+import { Parts } from "./attach";
 import { FilesRow } from "./changes";
 import { fill } from "./composer";
-import { dialog } from "./dialogs";
 import { chipOf, filesOf } from "./drafts";
 import { memo } from "./memo";
 import { discard, retry, type Outgoing } from "./outbox";
-import { copy, LONG, LongText, PlainText, Prose } from "./prose";
-import { attempt, follow, pathOf, type View } from "./state";
+import { LONG, LongText, PlainText, Prose } from "./prose";
+import { attempt, follow, pathOf, running, type View } from "./state";
 import type { Question, Row } from "./types";
 import { MARKERS, NOTED, parseArguments, shortTime, targetWords, toolWords, visible } from "./words";
 
@@ -70,6 +70,8 @@ const WAITS: Record<string, string> = {
 
 function UserRow({ view, row }: { view: View; row: Row }) {
   const waits = WAITS[row.state ?? ""];
+  const [edits, setEdits] = useState(false);
+  if (edits) return <EditBox view={view} row={row} close={() => setEdits(false)} />;
   return (
     <div class="mine">
       <h2 class="hidden">{row.author === "system" ? "Tenax" : row.author ? visible(row.author) : "You"}</h2>
@@ -78,7 +80,7 @@ function UserRow({ view, row }: { view: View; row: Row }) {
         <Parts conversation={view.id} parts={row.parts} />
       </div>
       <p class="meta">
-        {waits !== undefined && <strong class="tag">{waits}</strong>} <Time row={row} />
+        {waits !== undefined ? <strong class="tag">{waits}</strong> : <MessageActions view={view} row={row} edit={() => setEdits(true)} />} <Time row={row} />
       </p>
     </div>
   );
@@ -178,21 +180,9 @@ export const Dots = () => (
 );
 
 function Actions({ view, row }: { view: View; row: Row }) {
-  const seen = () =>
-    attempt(async () => {
-      const body = await call<unknown>("GET", conversationPath(view.id, `/seen/${row.id}`));
-      dialog.value = { kind: "text", title: "What the model saw", text: JSON.stringify(body, withoutPictures, 2) };
-    });
   return (
     <div class="actions">
-      <button type="button" class="quiet" onClick={(event) => void copy(event.currentTarget, row.text ?? "")}>
-        Copy
-      </button>
-      {/^\d+$/.test(row.id) && (
-        <button type="button" class="quiet" onClick={() => void seen()}>
-          What the model saw
-        </button>
-      )}
+      <AnswerActions view={view} row={row} />
       <span class="meta">
         {row.model && row.model !== "practice" && row.model !== "tour" ? `${visible(row.model)} · ` : ""}
         <Time row={row} />
@@ -387,6 +377,23 @@ function MarkerRow({ view, row }: { view: View; row: Row }) {
   const last = view.order.value.at(-1) === row.id;
   const canGoOn = last && (state === "recovered" || state === "neutral");
   const resume = () => attempt(() => call("POST", conversationPath(view.id, "/resume")));
+  if (state === "failed")
+    return (
+      <section class="failed" aria-label="Error">
+        <h2>{said}</h2>
+        {row.text && <p class="text">{row.text}</p>}
+        {last && (
+          <p class="choices">
+            <button type="button" class="main" disabled={running.value} onClick={() => retryRow(view, row)}>
+              Try again
+            </button>
+            <a class="button" href="/setup" onClick={follow}>
+              Switch model
+            </a>
+          </p>
+        )}
+      </section>
+    );
   return (
     <div class="status marker">
       <p>

@@ -29,6 +29,8 @@ export interface Row {
   /** The conversation of the sub-agent, and whether it waits for an answer of the person. */
   child?: string;
   child_asks?: boolean;
+  /** The numbers of all versions of a message, if there are several. */
+  versions?: number[];
 }
 
 /** A page of rows, and the queued messages. `next` is the end of the page above. */

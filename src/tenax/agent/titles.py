@@ -23,7 +23,7 @@ from tenax.parts import Text, text_of
 from tenax.text import replace_hidden
 from tenax.views.context import Message
 
-__all__ = ["ask", "give_title"]
+__all__ = ["ask", "give_title", "title_of_copy"]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,16 @@ stop, nothing before or after it. Do not answer the talk.
 The person: {asked}
 
 The answer: {answered}"""
+
+
+_NUMBERED: Final = re.compile(r"(.*) \((\d{1,4})\)")
+
+
+def title_of_copy(title: str) -> str:
+    """Return the title of a copy: "Rome" becomes "Rome (2)", and "Rome (2)" becomes "Rome (3)"."""
+    match = _NUMBERED.fullmatch(title)
+    name, number = (match[1], int(match[2])) if match else (title, 1)
+    return f"{name} ({number + 1})"
 
 
 async def give_title(

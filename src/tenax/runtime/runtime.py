@@ -25,6 +25,7 @@ from tenax.agent.history import History, context_at, find_undo_seq
 from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.recovery import end_orphaned_run, open_page
 from tenax.agent.spooling import OutputSpool
+from tenax.agent.titles import title_of_copy
 from tenax.agent.tour import TOUR
 from tenax.concurrency import run_in_own_thread
 from tenax.config import Config
@@ -53,6 +54,8 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     ConversationTitled,
+    MessageAssistant,
+    MessagePartial,
     MessageUser,
     ModelRequested,
     RunFinished,
@@ -935,8 +938,34 @@ class CoreRuntime:
         await self.journal.append(conversation, [ConversationRestored(of)])
 
     async def fork(self, conversation: str, *, upto: int | None = None) -> str:
-        """Copy the conversation up to a seq into a new conversation. Return the id of the copy."""
-        return await self.journal.fork(conversation, upto=upto)
+        """Copy the conversation up to a seq into a new conversation, with a numbered title. Return the id of the copy.
+
+        The seq of a request stands for the end of its answer.
+        """
+        if upto is not None:
+            upto = await self._end_of_answer(conversation, upto)
+        copy = await self.journal.fork(conversation, upto=upto)
+        title = (await self.journal.summary(conversation)).title
+        if title is not None:
+            await self.rename(copy, title_of_copy(title))
+        return copy
+
+    async def _end_of_answer(self, conversation: str, request: int) -> int:
+        """Return the seq of the answer to a request. Any other seq is returned as it is."""
+        fact = await self.journal.fact(conversation, request)
+        if fact is None or fact.kind != ModelRequested.kind:
+            return request
+        after = request
+        while page := await self.journal.read(
+            conversation, after=after, limit=_FOLLOWED_PAGE
+        ):
+            for recorded in page:
+                match recorded.event:
+                    case MessageAssistant(request=of) | MessagePartial(request=of):
+                        if of == request:
+                            return recorded.seq
+            after = page[-1].seq
+        return request
 
     async def erase(
         self, conversation: str, seqs: Sequence[int], *, why: str = ""
