@@ -16,7 +16,7 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.arguments import checked
 from tenax.memory.service import MemoryService
 from tenax.models import Model
-from tenax.runtime.agents import own_files
+from tenax.runtime.agents import list_private_paths
 from tenax.runtime.extensions import Extensions
 from tenax.runtime.runtime import CoreRuntime, open_store
 from tenax.schedules.scheduler import Scheduler
@@ -73,7 +73,9 @@ class Runtime(CoreRuntime):
             limits=limits,
             on_held=on_held,
         )
-        self.schedules = Scheduler(shared, self.agents.why_silent, self.workers.wake)
+        self.schedules = Scheduler(
+            shared, self.agents.explain_silence, self.workers.wake
+        )
         """The schedules of the user."""
         self.agents.offers.insert(0, UseSchedules(self.schedules))
 
@@ -119,5 +121,9 @@ def _watch_folder(config: Config, journal: AsyncJournal) -> Changes:
     # Resolve the folder now. A later replacement of the path changes nothing.
     real_folder(folder)
     return Changes(
-        journal, folder, config.directories.snapshots, own_files(config), config.timing
+        journal,
+        folder,
+        config.directories.snapshots,
+        list_private_paths(config),
+        config.timing,
     )

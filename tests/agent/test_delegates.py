@@ -428,7 +428,7 @@ async def test_what_another_process_left_of_a_sub_agent_is_seen_to(
             async def dead(conversation: str) -> None:
                 """It tells nobody."""
 
-            monkeypatch.setattr(other.workers, "tell", dead)
+            monkeypatch.setattr(other.workers, "wake_parent", dead)
             (asked,) = await other.questions(child)
             await other.answer(child, asked.message, asked.call, "once")
             await until(

@@ -46,7 +46,7 @@ async def until(
         while not done():
             await hint.wait()
             hint.clear()
-    assert not feed.gone
+    assert not feed.is_deleted
 
 
 def texts(feed: ConversationFeed) -> list[str]:
@@ -152,7 +152,7 @@ async def test_a_waiting_input_is_settled_when_another_process_deletes_the_conve
         assert not await feed.is_settled(asked[0].seq)
         other.delete(name)
         async with asyncio.timeout(SECONDS):
-            while not feed.gone:
+            while not feed.is_deleted:
                 await hint.wait()
                 hint.clear()
         with pytest.raises(Gone):

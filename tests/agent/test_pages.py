@@ -449,7 +449,7 @@ async def _watched(journal: Journal, n: int, monkeypatch: pytest.MonkeyPatch) ->
     hint = asyncio.Event()
     feed.enter(hint, rows=True)
     async with asyncio.timeout(60):
-        while not feed.gone and (
+        while not feed.is_deleted and (
             not feed.is_ready() or feed.at < journal.head(NAME).head
         ):
             await hint.wait()

@@ -570,7 +570,7 @@ async def test_what_a_pattern_leaves_open_is_said(config: Config) -> None:
     async with hands(config, [fetch, "Done."], FetchPage()) as runtime:
         name, _, ask = await asked(runtime)
         (question,) = await runtime.questions(name)
-        assert question.noted(question.conversation) == [
+        assert question.annotate_patterns(question.conversation) == [
             "https://a.example/x",
             "a.example (any page)",
         ]

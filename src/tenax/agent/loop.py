@@ -163,7 +163,7 @@ class ParentLink(Protocol):
     async def payer(self, conversation: str) -> str:
         """Return the conversation with the budget to use."""
 
-    async def wanted(self, history: History) -> bool:
+    async def is_wanted(self, history: History) -> bool:
         """Return whether somebody still waits for the result of the open run."""
 
     async def stop(self, conversation: str) -> None:
@@ -361,7 +361,7 @@ class Run:
             await self._fold_new_events()
             run = self._open_run()
             if self.turns.stopped or not await self._while_away(
-                partial(self._parent.wanted, self.history)
+                partial(self._parent.is_wanted, self.history)
             ):
                 return await self._cancel(run)
             if run.step is not None and run.open:

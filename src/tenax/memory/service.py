@@ -102,15 +102,15 @@ class MemoryService:
         """Return the descriptions of the providers' tools, for a comparison."""
         return self._schemas
 
-    def provider_tools(self, taken: set[str]) -> list[Tool[Any]]:
+    def provider_tools(self, used_names: set[str]) -> list[Tool[Any]]:
         """Return the tools offered by the providers to the model, except tools with a name in `taken`."""
         if self.memory.providers is None:
             return []
         return provider_tools(
-            self.memory.providers, self._schemas, self._open_session, taken
+            self.memory.providers, self._schemas, self._open_session, used_names
         )
 
-    def answered(self, conversation: str) -> None:
+    def handle_answer(self, conversation: str) -> None:
         """Handle a finished and stored turn. Records no boundary."""
         self._turn_finished.set()
         if self.memory.deliveries:
@@ -118,7 +118,7 @@ class MemoryService:
         for delivery in self.memory.deliveries:
             delivery.wake()
 
-    async def left(self, conversation: str, reason: Reason) -> None:
+    async def record_boundary(self, conversation: str, reason: Reason) -> None:
         """Record a boundary, if the conversation owes anything. Quick: no provider is called."""
         if not self.memory.deliveries:
             return
@@ -126,7 +126,7 @@ class MemoryService:
         end = partial(self._ledger.end_conversation, conversation, reason)
         await self._journal.threads.run(end)
 
-    async def compacted(self, session: str) -> None:
+    async def record_compaction(self, session: str) -> None:
         """Record a boundary for a session ended by a summary."""
         if self.memory.deliveries:
             end = partial(self._ledger.end_session, session, "compacted")
@@ -142,7 +142,7 @@ class MemoryService:
         except TooBusy:
             return ""
 
-    async def settle(self) -> None:
+    async def record_abandoned(self) -> None:
         """Record the boundaries of conversations with an hour of idle time or without a living process."""
         if self.memory.deliveries:
             await self._journal.threads.run(self._ledger.end_abandoned)
@@ -186,7 +186,7 @@ class MemoryService:
         finally:
             self.memory.ready.set()
         with contextlib.suppress(TenaxError):
-            await self.settle()
+            await self.record_abandoned()
 
     async def _load_all(self) -> None:
         folder = self._config.directories.data / "plugins"

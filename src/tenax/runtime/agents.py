@@ -42,7 +42,7 @@ from tenax.tools.shell.commands import Background, Finished, Shell
 from tenax.tools.shell.sandbox import Sandbox
 from tenax.tools.todo import Todo
 
-__all__ = ["Agents", "own_files"]
+__all__ = ["Agents", "list_private_paths"]
 
 _SOURCES_MAX = 10_000
 _TITLE_SECONDS = 30.0
@@ -73,9 +73,12 @@ class Agents:
         self._memory_service = extensions.memory
         self._redact = Redact(lambda: find_secrets(self.config))
         # The folder of the owner may lie where every command sees the programs of the system.
-        hidden = [*own_files(config), *([] if self.owner else [config.tools_folder])]
+        hidden_paths = [
+            *list_private_paths(config),
+            *([] if self.owner else [config.tools_folder]),
+        ]
         traces = config.directories.data / "background"
-        sandbox = Sandbox(hidden)
+        sandbox = Sandbox(hidden_paths)
         self.background = Background(
             sandbox, ended, traces, journal.user or "", self._redact, config.timing
         )
@@ -93,9 +96,9 @@ class Agents:
         """The offers of the MCP servers and the memory providers to the present agents."""
         self.current: Agent | None = None
         """The agent of conversations with memory, as last built; `None` before the first use and after a change."""
-        self._apart: dict[str, Agent] = {}
+        self._agents_by_source: dict[str, Agent] = {}
         """The agents of conversations without memory, by the source of the conversation."""
-        self._reached: dict[ModelSettings, Model] = {}
+        self._connected_models: dict[ModelSettings, Model] = {}
         """Every connected model. Unrelated changes keep the connection, and a run keeps the model to the end."""
         self._sources: dict[str, str] = {}
 
@@ -111,23 +114,23 @@ class Agents:
 
     async def close(self) -> None:
         """Close the models."""
-        for model in (*(self._models or ()), *self._reached.values()):
+        for model in (*(self._models or ()), *self._connected_models.values()):
             await model.close()
 
     # -- agents ----------------------------------------------------------------------------------------------
 
     @property
-    def whole(self) -> Agent:
+    def full_agent(self) -> Agent:
         """The agent of conversations with memory. Raises `ConfigError` if no model is set up."""
-        self._follow_offers()
+        self._drop_outdated_agents()
         if self.current is None:
             self.current = Agent(
                 self.connect_models(),
                 PROMPT,
-                self._gate(),
+                self._make_gate(),
                 limits=self.limits,
                 memory=self._memory_service.memory,
-                instructions=self._instructions,
+                instructions=self._read_instructions,
             )
         return self.current
 
@@ -135,13 +138,13 @@ class Agents:
         """Return the agent of a conversation. Raises `ConfigError` if no model is set up."""
         source = await self.source(conversation)
         if source not in UNREMEMBERED:
-            return self.whole
-        self._follow_offers()
-        if source not in self._apart:
-            self._apart[source] = self._made_for(source)
-        return self._apart[source]
+            return self.full_agent
+        self._drop_outdated_agents()
+        if source not in self._agents_by_source:
+            self._agents_by_source[source] = self._make_agent(source)
+        return self._agents_by_source[source]
 
-    async def why_silent(self, conversation: str) -> str:
+    async def explain_silence(self, conversation: str) -> str:
         """Return the reason for the lack of an agent in a conversation; "" if an agent can answer."""
         try:
             await self.of(conversation)
@@ -153,42 +156,42 @@ class Agents:
         """Return the source of a conversation."""
         if conversation not in self._sources:
             summary = await self._journal.summary(conversation)
-            self.know_source(conversation, summary.source)
+            self.remember_source(conversation, summary.source)
         return self._sources[conversation]
 
-    def know_source(self, conversation: str, source: str) -> None:
+    def remember_source(self, conversation: str, source: str) -> None:
         """Remember the source of a conversation. The source never changes."""
         if len(self._sources) >= _SOURCES_MAX:
             self._sources.clear()
         self._sources[conversation] = source
 
-    def _made_for(self, source: str) -> Agent:
+    def _make_agent(self, source: str) -> Agent:
         if source == TOUR:
             rules = Rules(self.config, allows=False)
-            gate = self._gate_for([ReadFile(), WriteFile(rules)], rules)
+            gate = self._make_gate_for([ReadFile(), WriteFile(rules)], rules)
             return Agent((tour_model(),), PROMPT, gate, limits=self.limits)
-        whole = self.whole
+        full_agent = self.full_agent
         if source == DELEGATE:
             return replace(
-                whole,
-                prompt=f"{whole.prompt}\n\n{BRIEF}",
-                gate=whole.gate.only(
-                    [tool for tool in whole.gate.tools() if tool.delegated]
+                full_agent,
+                prompt=f"{full_agent.prompt}\n\n{BRIEF}",
+                gate=full_agent.gate.only(
+                    [tool for tool in full_agent.gate.tools() if tool.delegated]
                 ),
                 limits=msgspec.structs.replace(
-                    whole.limits, steps=min(STEPS_MAX, whole.limits.steps)
+                    full_agent.limits, steps=min(STEPS_MAX, full_agent.limits.steps)
                 ),
                 memory=None,
             )
-        gate = self._gate_for(self._tools(), self.rules)
-        return replace(whole, gate=gate, memory=None)
+        gate = self._make_gate_for(self._make_tools(), self.rules)
+        return replace(full_agent, gate=gate, memory=None)
 
     def _drop_agents(self) -> None:
         """Drop the agents, because models or tools changed. The next run gets a new agent."""
         self.current = None
-        self._apart.clear()
+        self._agents_by_source.clear()
 
-    def _follow_offers(self) -> None:
+    def _drop_outdated_agents(self) -> None:
         """Drop the agents if MCP servers or memory providers offer other tools now. The models stay connected."""
         offered: list[object] = [
             self._servers.offered(),
@@ -200,16 +203,16 @@ class Agents:
 
     # -- after a turn ----------------------------------------------------------------------------------------
 
-    def answered(self, conversation: str) -> None:
+    def handle_answer(self, conversation: str) -> None:
         """Give the conversation a title, and tell the memory about the finished turn, in the background."""
         self.tasks.start(
             f"title {conversation}", partial(self._give_title, conversation)
         )
-        self._memory_service.answered(conversation)
+        self._memory_service.handle_answer(conversation)
 
-    def evicted(self, conversation: str) -> None:
+    def handle_eviction(self, conversation: str) -> None:
         """Record a memory boundary after the eviction of an unused history."""
-        record = partial(self._memory_service.left, conversation, "evicted")
+        record = partial(self._memory_service.record_boundary, conversation, "evicted")
         self.tasks.start(f"left {conversation}", record)
 
     async def _give_title(self, conversation: str) -> None:
@@ -233,47 +236,49 @@ class Agents:
                 hint="Run `tenax setup`, or `tenax demo` for a tour that needs none.",
             )
         labels = (self.config.model, *self.config.fallback)
-        return tuple(self._model(self.config.models[label]) for label in labels)
+        return tuple(self._connect_model(self.config.models[label]) for label in labels)
 
-    def _model(self, settings: ModelSettings) -> Model:
-        if settings not in self._reached:
-            self._reached[settings] = connect(settings, self.config.timing)
-        return self._reached[settings]
+    def _connect_model(self, settings: ModelSettings) -> Model:
+        if settings not in self._connected_models:
+            self._connected_models[settings] = connect(settings, self.config.timing)
+        return self._connected_models[settings]
 
-    def _gate(self) -> Gate:
-        tools: list[Tool[Any]] = [*self._tools(), self._memory_service.tool()]
+    def _make_gate(self) -> Gate:
+        tools: list[Tool[Any]] = [*self._make_tools(), self._memory_service.tool()]
         tools += [SearchConversations(self._journal, UNREMEMBERED), *self.offers]
         tools += self._memory_service.provider_tools({tool.name for tool in tools})
-        return self._gate_for(tools, self.rules)
+        return self._make_gate_for(tools, self.rules)
 
-    def _gate_for(self, tools: list[Tool[Any]], rules: Rules) -> Gate:
+    def _make_gate_for(self, tools: list[Tool[Any]], rules: Rules) -> Gate:
         return Gate(tools, rules, self._redact, self.config.timing)
 
-    def _tools(self) -> list[Tool[Any]]:
+    def _make_tools(self) -> list[Tool[Any]]:
         """Return the tools of every agent except the agent of a tour."""
         from tenax.tools.web import fetch as web  # noqa: PLC0415  (brings HTTP along)
 
-        config = self.config
-        rules = self.rules
-        own: list[Tool[Any]] = [
+        config, rules = self.config, self.rules
+        tools: list[Tool[Any]] = [
             ReadFile(),
             WriteFile(rules),
             EditFile(rules),
             FindFiles(rules, config.timing),
             SearchFiles(rules, config.timing),
         ]
-        own.append(web.FetchPage())
+        tools.append(web.FetchPage())
         if config.search.searxng is not None:
-            own.append(web.SearchWeb(web.Searxng(config.search.searxng)))
+            tools.append(web.SearchWeb(web.Searxng(config.search.searxng)))
         elif config.search.brave is not None:
-            own.append(web.SearchWeb(web.Brave(config.search.brave)))
+            tools.append(web.SearchWeb(web.Brave(config.search.brave)))
         elif config.search.tavily is not None:
-            own.append(web.SearchWeb(web.Tavily(config.search.tavily)))
-        own += [Shell(self.background.sandbox, self._redact), *self.background.tools()]
-        own += [Ask(), Todo(), ReadSkill(self._skills, rules)]
-        return [*own, *self._servers.tools({tool.name for tool in own})]
+            tools.append(web.SearchWeb(web.Tavily(config.search.tavily)))
+        tools += [
+            Shell(self.background.sandbox, self._redact),
+            *self.background.tools(),
+        ]
+        tools += [Ask(), Todo(), ReadSkill(self._skills, rules)]
+        return [*tools, *self._servers.tools({tool.name for tool in tools})]
 
-    def _instructions(self) -> str:
+    def _read_instructions(self) -> str:
         """Return the text of the instruction files and the skills, read at the start of a segment."""
         texts = [self._skills.told()]
         if self.config.context_files:
@@ -290,12 +295,12 @@ class Agents:
 
     def is_real(self, model: Model) -> bool:
         """Return whether a person connected the model. The practice model and scripted models are not real."""
-        found = [
+        matches = [
             settings
             for settings in self.config.models.values()
             if settings.name == model.name
         ]
-        return any(settings.api in {"openai", "anthropic"} for settings in found)
+        return any(settings.api in {"openai", "anthropic"} for settings in matches)
 
     def can_summarise(self, model: Model) -> bool:
         """Return whether a model may write summaries: a real model, or a model passed to the runtime by the caller."""
@@ -306,19 +311,19 @@ class Agents:
 
         Return `None` if the review is turned off, no agent can answer, or the budget of the day is spent.
         """
-        if not self.config.memory.review or await self.why_silent(conversation):
+        if not self.config.memory.review or await self.explain_silence(conversation):
             return None
         model = (await self.of(conversation)).models[0]
-        over = self.limits.dollars_day
-        spent = await self._journal.spent()
+        limit = self.limits.dollars_day
+        totals = await self._journal.spent()
         return (
             model
-            if self.is_real(model) and (over is None or spent.cost < over)
+            if self.is_real(model) and (limit is None or totals.cost < limit)
             else None
         )
 
 
-def own_files(config: Config) -> list[Path]:
+def list_private_paths(config: Config) -> list[Path]:
     """Return the paths hidden from commands: the settings with the keys, the store, the logs."""
     directories = config.directories
     store = (

@@ -35,8 +35,8 @@ class Moved(msgspec.Struct, frozen=True):
     reset: bool
 
 
-def _encode(moved: Moved) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(moved))
+def _encode(change: Moved) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(change))
 
 
 class ConversationList:
@@ -95,13 +95,13 @@ class ConversationList:
         if summary.title:
             return make_entry(summary, None)
         name = summary.conversation
-        known = self._words.get(name)
-        if known is None or known[0] != summary.revision:
+        cached = self._words.get(name)
+        if cached is None or cached[0] != summary.revision:
             if len(self._words) >= _WORDS_KEPT:
                 self._words.clear()
             words = find_first_words(self._journal.journal, name)
-            known = self._words[name] = (summary.revision, words)
-        return make_entry(summary, known[1])
+            cached = self._words[name] = (summary.revision, words)
+        return make_entry(summary, cached[1])
 
     def _read_top(self) -> list[Listed]:
         """Read the top of the list, with a single switch to a thread."""
@@ -127,22 +127,24 @@ class ConversationList:
         """Read the top of the list, and report the changes to the watchers."""
         entries = await self._journal.threads.run(self._read_top)
         new = {entry.id: entry for entry in entries}
-        changed = [entry for entry in new.values() if self._page.get(entry.id) != entry]
+        changed_entries = [
+            entry for entry in new.values() if self._page.get(entry.id) != entry
+        ]
         # A conversation older than the last entry may only have moved below the followed part of the list.
         last = ""
         if len(new) >= FOLLOWED_MAX:
             times = [entry.updated_at for entry in new.values() if not entry.pinned]
             last = min(times, default="")
-        gone = [
+        removed_ids = [
             entry.id
             for entry in self._page.values()
             if entry.id not in new and entry.updated_at >= last
         ]
-        if changed or gone or not self.number:
+        if changed_entries or removed_ids or not self.number:
             self.number += 1
             self._page = new
             self._moves.append(
-                (self.number, _encode(Moved(changed, gone, reset=False)))
+                (self.number, _encode(Moved(changed_entries, removed_ids, reset=False)))
             )
             for hint in self._hints:
                 hint.set()

@@ -34,22 +34,22 @@ class MemoryWork(Protocol):
     def offered(self) -> Sequence[object]:
         """Return the descriptions of the providers' tools, for a comparison."""
 
-    def provider_tools(self, taken: set[str]) -> list[Tool[Any]]:
+    def provider_tools(self, used_names: set[str]) -> list[Tool[Any]]:
         """Return the tools of the providers, except tools with a name in `taken`."""
 
-    def answered(self, conversation: str) -> None:
+    def handle_answer(self, conversation: str) -> None:
         """Handle a finished and stored turn."""
 
-    async def left(self, conversation: str, reason: Reason) -> None:
+    async def record_boundary(self, conversation: str, reason: Reason) -> None:
         """Record a boundary."""
 
     async def must_keep(self, messages: list[dict[str, Any]]) -> str:
         """Return text to be included in a summary of the messages."""
 
-    async def compacted(self, session: str) -> None:
+    async def record_compaction(self, session: str) -> None:
         """Record a boundary for a session ended by a summary."""
 
-    async def settle(self) -> None:
+    async def record_abandoned(self) -> None:
         """Record the boundaries of abandoned conversations."""
 
     async def close(self, seconds: float) -> None:

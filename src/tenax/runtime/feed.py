@@ -69,36 +69,36 @@ class _Rows:
         """Return the events after a seq with their changes; `None` if the fold does not hold all of the events."""
         if not self.floor <= at <= self.at:
             return None
-        found: list[tuple[Recorded, list[Change]]] = []
+        events: list[tuple[Recorded, list[Change]]] = []
         for recorded, changes in reversed(self._recent):
             if recorded.seq <= at:
                 break
-            found.append((recorded, changes))
-        found.reverse()
-        return found
+            events.append((recorded, changes))
+        events.reverse()
+        return events
 
     def page(self) -> Page:
         return self._folded.page(SHOWN_ROWS)
 
-    def take(self, recorded: Recorded) -> bool:
+    def apply_event(self, recorded: Recorded) -> bool:
         """Apply the next event. Return `False` if applying the event needs a read from the store."""
         if not self.is_current or recorded.seq != self.at + 1:
             return False
-        if recorded.kind == RunLate.kind or self._is_of_all(recorded):
+        if recorded.kind == RunLate.kind or self._affects_all_rows(recorded):
             return False
         self._apply(recorded)
         return True
 
-    async def take_with_reads(self, recorded: Recorded) -> None:
+    async def apply_with_reads(self, recorded: Recorded) -> None:
         """Apply an event after `at`, and read from the store as necessary."""
-        if not self.is_current or self._is_of_all(recorded):
-            await self.fold_anew(beyond=recorded.seq)
-        elif recorded.kind == RunLate.kind and await self._is_of_above(recorded):
-            self._apply(recorded, shown=False)
+        if not self.is_current or self._affects_all_rows(recorded):
+            await self.refold(beyond=recorded.seq)
+        elif recorded.kind == RunLate.kind and await self._affects_rows_above(recorded):
+            self._apply(recorded, visible=False)
         elif recorded.seq > self.at:
             self._apply(recorded)
 
-    async def fold_anew(self, beyond: int = 0) -> None:
+    async def refold(self, beyond: int = 0) -> None:
         """Fold the rows again from the store, up to `beyond` at least. The watchers get a snapshot."""
         journal, conversation = self._journal, self._conversation
         self.ready = False
@@ -114,7 +114,7 @@ class _Rows:
         self._recent.clear()
         self.ready = True
 
-    def _is_of_all(self, recorded: Recorded) -> bool:
+    def _affects_all_rows(self, recorded: Recorded) -> bool:
         """Return whether an event may change rows far above the held rows, or resumes a run from up there."""
         if recorded.kind in _FAR_CHANGES:
             return True
@@ -123,7 +123,7 @@ class _Rows:
             return False
         return not self._folded.shown.knows_run(event.resumes)
 
-    async def _is_of_above(self, recorded: Recorded) -> bool:
+    async def _affects_rows_above(self, recorded: Recorded) -> bool:
         """Return whether an event is late output of a run above the held rows. The output is shown with the run."""
         journal, conversation, first = (
             self._journal,
@@ -134,8 +134,8 @@ class _Rows:
             lambda: ended_above(journal.journal, conversation, recorded.run, first)
         )
 
-    def _apply(self, recorded: Recorded, *, shown: bool = True) -> None:
-        changes = self._folded.shown.apply(recorded) if shown else []
+    def _apply(self, recorded: Recorded, *, visible: bool = True) -> None:
+        changes = self._folded.shown.apply(recorded) if visible else []
         self.at = recorded.seq
         self._recent.append((recorded, changes))
         while len(self._recent) > _KEPT_EVENTS:
@@ -149,8 +149,8 @@ class ConversationFeed:
     def __init__(self, journal: AsyncJournal, conversation: str) -> None:
         self.conversation = conversation
         self.history = History(journal, conversation)
-        self.gone = False
-        self.held = 0
+        self.is_deleted = False
+        self.spooled_bytes = 0
         """Bytes of an answer in the spool on the local disk, because the store is unavailable."""
         self.error: StoreError | None = None
         """The reason for a failing read from the store."""
@@ -163,9 +163,9 @@ class ConversationFeed:
         self._number: int | None = None
         self._absorb_in_loop: Callable[[Sequence[Recorded]], None] | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._looks: asyncio.TimerHandle | None = None
-        self._again = False
-        self.kept = False
+        self._read_timer: asyncio.TimerHandle | None = None
+        self._read_again = False
+        self.worker_needs_history = False
         """Whether a worker needs the history, even without followers."""
 
     # -- followers -------------------------------------------------------------------------------------------
@@ -197,24 +197,24 @@ class ConversationFeed:
         self._listen(self._journal.journal.known_number(self.conversation))
         self._absorb(stored)
 
-    def tell(self) -> None:
+    def wake_followers(self) -> None:
         """Wake the followers."""
         for hint in self._hints:
             hint.set()
 
     async def stop(self) -> None:
         """Stop following the conversation, and wait for the end of the current read."""
-        reading = self.rest()
+        reading = self.detach()
         if reading is not None:
             await asyncio.wait({reading})
 
-    def rest(self) -> asyncio.Task[None] | None:
+    def detach(self) -> asyncio.Task[None] | None:
         """Stop listening for wake-ups, and drop the rows. Return the task of the cancelled read, if any."""
         if self._absorb_in_loop is not None and self._number is not None:
             self._journal.store.wakeups.unfollow(self._number, self._absorb_in_loop)
-        if self._looks is not None:
-            self._looks.cancel()
-        self._absorb_in_loop = self._position = self._rows = self._looks = None
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+        self._absorb_in_loop = self._position = self._rows = self._read_timer = None
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()
@@ -246,10 +246,10 @@ class ConversationFeed:
         rows = self._rows
         if rows is None or at is None or incarnation != rows.incarnation:
             return None
-        found = rows.since(at)
-        if found is None:
+        events = rows.since(at)
+        if events is None:
             return None
-        return [change for _, changes in found for change in changes]
+        return [change for _, changes in events for change in changes]
 
     def events_since(self, at: int) -> list[tuple[Recorded, list[Change]]] | None:
         """Return the events after a seq with their changes; `None` if the caller has to read the store."""
@@ -262,7 +262,7 @@ class ConversationFeed:
     async def is_settled(self, input_seq: int) -> bool:
         """Return whether an input is settled: answered, or its run ended in another way or waits for a person."""
         history = self.history
-        if self.gone:
+        if self.is_deleted:
             raise Gone(f"Conversation {self.conversation} was deleted.")
         if history.seq < input_seq or history.behind:
             await history.catch_up()
@@ -293,7 +293,7 @@ class ConversationFeed:
         if self._absorb_in_loop is None:
             return
         position = self._position
-        if position is None or not stored or not self._is_of_this_life():
+        if position is None or not stored or not self._is_current_incarnation():
             self._start_reading()
             return
         for recorded in stored:
@@ -302,22 +302,22 @@ class ConversationFeed:
             if recorded.seq != position.after + 1:
                 self._start_reading()
                 break
-            self._pass_on(recorded, position)
-            if self._rows is not None and not self._rows.take(recorded):
+            self._observe(recorded, position)
+            if self._rows is not None and not self._rows.apply_event(recorded):
                 self._start_reading()
-        self.tell()
+        self.wake_followers()
 
-    def _is_of_this_life(self) -> bool:
+    def _is_current_incarnation(self) -> bool:
         incarnation = self._journal.incarnation
         return self._position is not None and self._position.incarnation == incarnation
 
-    def _pass_on(self, recorded: Recorded, position: TailPosition) -> None:
+    def _observe(self, recorded: Recorded, position: TailPosition) -> None:
         position.take(recorded)
         self.history.observe(recorded)
 
     def _start_reading(self) -> None:
         """Start a task to read the missing events. A running task reads once more before its end."""
-        self._again = True
+        self._read_again = True
         if self._reading is None:
             name = f"feed {self.conversation}"
             self._reading = asyncio.create_task(self._read_all(), name=name)
@@ -334,54 +334,54 @@ class ConversationFeed:
                 task.exception(),
                 exc_info=task.exception(),
             )
-            self.gone = True
-        self.tell()
+            self.is_deleted = True
+        self.wake_followers()
 
     async def _read_all(self) -> None:
-        while self._again and not self.gone:
-            self._again = False
+        while self._read_again and not self.is_deleted:
+            self._read_again = False
             try:
                 await self._read_missing()
                 self.error = None
             except (Gone, NoSuchConversation):
-                self.gone = True
+                self.is_deleted = True
             except StoreError as error:
                 log.info("Following %s has to wait: %s", self.conversation, error)
-                self.error, self._again = error, True
-                self.tell()
+                self.error, self._read_again = error, True
+                self.wake_followers()
                 await asyncio.sleep(_AWAY_SECONDS)
-        self._look_later()
+        self._schedule_read()
 
-    def _look_later(self) -> None:
+    def _schedule_read(self) -> None:
         """Schedule another read, in case a wake-up was lost."""
-        if self._looks is not None:
-            self._looks.cancel()
+        if self._read_timer is not None:
+            self._read_timer.cancel()
         seconds = self._journal.store.wakeups.look_seconds
-        self._looks = asyncio.get_running_loop().call_later(
+        self._read_timer = asyncio.get_running_loop().call_later(
             seconds, self._start_reading
         )
 
     async def _read_missing(self) -> None:
         journal, conversation = self._journal, self.conversation
-        begins = self._position is None
-        if begins:
+        is_first_read = self._position is None
+        if is_first_read:
             # Listen first: from here on the store passes every new event, or a wake-up, to the feed.
             self._listen(await journal.known_number(self.conversation))
             self._position = await journal.position(conversation)
             history = self.history
             history.seen = max(history.seen, self._position.after)
         if self._rows is not None and not self._rows.is_current:
-            await self._rows.fold_anew()
-            self.tell()
-        if begins:
-            if self._tell_how_far():
-                self._again = True
+            await self._rows.refold()
+            self.wake_followers()
+        if is_first_read:
+            if self._report_position():
+                self._read_again = True
             return
         while await self._read_page():
             pass
-        self._tell_how_far()
+        self._report_position()
 
-    def _tell_how_far(self) -> bool:
+    def _report_position(self) -> bool:
         """Report the position of the feed to the store. Return whether another process has stored later events."""
         if self._number is None or self._position is None:
             return False
@@ -399,14 +399,14 @@ class ConversationFeed:
             # The store may have lost seen events, and other events may have the same seqs now.
             position.limit((await journal.head(self.conversation)).facts)
             self._listen(await journal.known_number(self.conversation))
-            self._again = True
+            self._read_again = True
             return False
         for recorded in page:
             if recorded.seq > position.after:
-                self._pass_on(recorded, position)
+                self._observe(recorded, position)
             if rows is not None and recorded.seq > rows.at:
-                await rows.take_with_reads(recorded)
-            self.tell()
+                await rows.apply_with_reads(recorded)
+            self.wake_followers()
         return len(page) == TAIL_PAGE
 
 
@@ -420,7 +420,7 @@ class FeedRegistry:
     def of(self, conversation: str) -> ConversationFeed:
         """Return the only feed of a conversation. The feed reads nothing before the first `enter`."""
         feed = self._feeds.get(conversation)
-        if feed is None or feed.gone:
+        if feed is None or feed.is_deleted:
             feed = ConversationFeed(self.journal, conversation)
             self._feeds[conversation] = feed
         return feed
@@ -462,15 +462,18 @@ class FeedRegistry:
         feed = self._feeds.get(conversation)
         if feed is None:
             return
-        feed.history, feed.kept = History(self.journal, conversation), False
-        self._rest(feed)
+        feed.history, feed.worker_needs_history = (
+            History(self.journal, conversation),
+            False,
+        )
+        self._detach_unused(feed)
 
-    def set_held(self, conversation: str, count: int) -> None:
+    def set_spooled_bytes(self, conversation: str, count: int) -> None:
         """Set the number of spooled bytes of an answer, and wake the followers."""
         feed = self._feeds.get(conversation)
         if feed is not None:
-            feed.held = count
-            feed.tell()
+            feed.spooled_bytes = count
+            feed.wake_followers()
 
     async def close(self) -> None:
         for feed in list(self._feeds.values()):
@@ -478,12 +481,12 @@ class FeedRegistry:
 
     def _linger(self, feed: ConversationFeed) -> None:
         loop = asyncio.get_running_loop()
-        loop.call_later(_LINGER_SECONDS, self._rest, feed)
+        loop.call_later(_LINGER_SECONDS, self._detach_unused, feed)
 
-    def _rest(self, feed: ConversationFeed) -> None:
+    def _detach_unused(self, feed: ConversationFeed) -> None:
         """Stop a feed without followers. Drop the feed, unless a worker needs the history."""
         if feed.followed:
             return
-        feed.rest()
-        if not feed.kept and self._feeds.get(feed.conversation) is feed:
+        feed.detach()
+        if not feed.worker_needs_history and self._feeds.get(feed.conversation) is feed:
             del self._feeds[feed.conversation]

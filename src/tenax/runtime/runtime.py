@@ -78,7 +78,7 @@ from tenax.runtime.versions import switch_version
 from tenax.runtime.workers import RESUME_SECONDS, Policy, Workers
 from tenax.tools.ask import WORDS_CHARS_MAX, Ask
 from tenax.tools.base import Call
-from tenax.tools.delegate import Delegate, made_in
+from tenax.tools.delegate import Delegate, find_children
 from tenax.tools.gate import Allowed, Asks, Done
 from tenax.tools.shell.commands import Finished
 from tenax.views.pages import Page, first_key, fold_page
@@ -127,7 +127,7 @@ class Question(msgspec.Struct, frozen=True):
     notes: list[str] = []
     """The part of the call left open by every pattern, such as "any content" of a file; "" for the exact call."""
 
-    def noted(self, patterns: list[str]) -> list[str]:
+    def annotate_patterns(self, patterns: list[str]) -> list[str]:
         """Return some of the patterns, followed by their notes."""
         notes = dict(zip(self.conversation, self.notes, strict=False))
         return [
@@ -160,7 +160,7 @@ class CoreRuntime:
         self.agents = Agents(
             config,
             self.journal,
-            self._process_ended,
+            self._report_process_end,
             extensions,
             models=models,
             limits=limits or _limits_of(config),
@@ -175,19 +175,21 @@ class CoreRuntime:
         self.list = ConversationList(self.journal)
         self.attachments = Attachments(self.journal)
         self.spool = OutputSpool(
-            self.journal, config.directories.data / "spool", self._set_held
+            self.journal, config.directories.data / "spool", self._report_spooled_bytes
         )
         self._compactor = Compactor(
-            self._sync, self._memory_service.must_keep, self._memory_service.compacted
+            self._sync,
+            self._memory_service.must_keep,
+            self._memory_service.record_compaction,
         )
         self.workers = self._make_workers()
         wake = partial(self.workers.wake, patient=False)
         self.agents.offers.append(
             Delegate(self.journal, self.workers.turns, wake, config.timing)
         )
-        self._rests: dict[str, int] = {}
+        self._idle_heads: dict[str, int] = {}
         """Conversations without a worker at the last check, with the head of the conversation."""
-        self._cut: set[str] | None = None
+        self._interrupted_runs: set[str] | None = None
         """Runs found interrupted at the last check; `None` before the first check."""
 
     def _make_workers(self) -> Workers:
@@ -221,7 +223,7 @@ class CoreRuntime:
         tasks = self.agents.tasks
         find_reviewer = self.agents.find_reviewer if self._serves else None
         await self._memory_service.start(find_reviewer)
-        tasks.start("upkeep", self._keep_up)
+        tasks.start("upkeep", self._run_upkeep)
 
     async def try_sandbox(self) -> None:
         """Test the sandbox in a thread, once per process, so later users of the agent do not wait for the test."""
@@ -237,22 +239,22 @@ class CoreRuntime:
         """
         await self.spool.sweep()
         self.agents.tasks.start("background", self._background.sweep)
-        rests: dict[str, int] = {}
+        idle_heads: dict[str, int] = {}
         for unfinished in await self.journal.unfinished():
             name = unfinished.conversation
             if await self.journal.holder(f"run:{name}") is not None:
                 continue
-            rests[name] = (await self.journal.head(name)).head
+            idle_heads[name] = (await self.journal.head(name)).head
             if (
                 unfinished.run is None
-                or self._rests.get(name) != rests[name]
+                or self._idle_heads.get(name) != idle_heads[name]
                 or await self.journal.delegated(name)
             ):
-                if self._serves and not await self.agents.why_silent(name):
+                if self._serves and not await self.agents.explain_silence(name):
                     self.workers.wake(name, patient=False)
                 elif unfinished.run is not None:
                     await self._end_orphaned_run(name, unfinished.run)
-        self._rests = rests
+        self._idle_heads = idle_heads
         self.agents.tasks.start("changes", self._report_changes)
 
     async def _report_changes(self) -> None:
@@ -273,10 +275,10 @@ class CoreRuntime:
                 extra={"action": "left", "run": run},
             )
 
-    async def _keep_up(self) -> None:
+    async def _run_upkeep(self) -> None:
         """Continue runs interrupted by a shutdown, then check regularly for work left by other processes."""
         if self._serves:
-            await try_now(self._go_on_all)
+            await try_now(self._resume_interrupted)
         # A process for a single question reserves disk space only while the store is unavailable.
         stays = self._serves or (self._asks and self.agents.is_set_up())
         if stays:
@@ -288,30 +290,32 @@ class CoreRuntime:
                 await try_now(self.journal.collect_blobs)
             await asyncio.sleep(self.config.timing.upkeep_seconds)
             await try_now(self.pick_up_orphans)
-            await try_now(self._go_on_all)
-            await try_now(self._memory_service.settle)
+            await try_now(self._resume_interrupted)
+            await try_now(self._memory_service.record_abandoned)
 
-    async def _go_on_all(self) -> None:
+    async def _resume_interrupted(self) -> None:
         """Wake the workers of recently interrupted runs. The worker decides whether the run continues.
 
         At startup the runtime wakes all of the workers. Later the runtime wakes only the workers of runs with a dead
         owner, ended by another process. A run interrupted by a shutdown continues in its process, or at the next start.
         """
         since = self.journal.clock.now_us() - int(RESUME_SECONDS * 1e6)
-        seen: set[str] = set()
+        interrupted_runs: set[str] = set()
         for interrupted in await self.journal.interrupted(since):
             name, run = interrupted.conversation, interrupted.run or ""
-            if self._cut is None or run not in self._cut:
+            if self._interrupted_runs is None or run not in self._interrupted_runs:
                 if (
-                    await self.agents.why_silent(name)
+                    await self.agents.explain_silence(name)
                     or await self.journal.holder(f"run:{name}") is not None
                 ):
                     # The process ending the run still holds the lease. The next check finds the run.
                     continue
-                if self._cut is None or not await self._was_planned(name, run):
+                if self._interrupted_runs is None or not await self._was_planned(
+                    name, run
+                ):
                     self.workers.wake(name, patient=False)
-            seen.add(run)
-        self._cut = seen
+            interrupted_runs.add(run)
+        self._interrupted_runs = interrupted_runs
 
     async def _was_planned(self, conversation: str, run: str) -> bool:
         state = await self.journal.run(conversation, run)
@@ -337,9 +341,9 @@ class CoreRuntime:
         await self.agents.close()
         await self.spool.close()
 
-    def _set_held(self, conversation: str, count: int) -> None:
+    def _report_spooled_bytes(self, conversation: str, count: int) -> None:
         """Show the number of spooled bytes of an answer."""
-        self._feeds.set_held(conversation, count)
+        self._feeds.set_spooled_bytes(conversation, count)
         if self._on_held is not None:
             self._on_held(conversation, count)
 
@@ -358,18 +362,18 @@ class CoreRuntime:
     @property
     def agent(self) -> Agent:
         """The agent of conversations with memory. Raises `ConfigError` if no model is set up."""
-        return self.agents.whole
+        return self.agents.full_agent
 
     async def use_model(self, label: str) -> None:
         """Use a model of the configuration from now on, in the process and in processes started later."""
-        self._owner_only("chooses its model")
+        self._require_owner("chooses its model")
         if label != self.config.model:
             choose_model(self.config, label)
             await self.configure(replace(self.config, model=label))
 
-    def _owner_only(self, does: str = "makes its rules") -> None:
+    def _require_owner(self, action: str = "makes its rules") -> None:
         if not self._owner:
-            raise Refused(f"Only the person who runs this Tenax {does}.")
+            raise Refused(f"Only the person who runs this Tenax {action}.")
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the current rules. Deny rules apply to every user, allow rules only to the local user."""
@@ -377,27 +381,27 @@ class CoreRuntime:
 
     async def add_rule(self, rule: Rule) -> None:
         """Add a rule. The rule applies in every process from the next call on."""
-        self._owner_only()
+        self._require_owner()
         await run_in_own_thread(partial(add_rule, self.config, rule))
 
     async def remove_rule(self, rule: Rule) -> None:
         """Remove a rule."""
-        self._owner_only()
+        self._require_owner()
         await run_in_own_thread(partial(remove_rule, self.config, rule))
 
     def rule_for(self, conversation: str, name: str, arguments: str) -> Rule | None:
         """Return the narrowest rule to allow a call without asking; `None` if no rule helps or is needed."""
-        found = self.agent.gate.weigh(
-            name, arguments, self._call(conversation), allowed=()
+        verdict = self.agent.gate.weigh(
+            name, arguments, self._make_call(conversation), allowed=()
         )
-        return found.rule if isinstance(found, Asks) else None
+        return verdict.rule if isinstance(verdict, Asks) else None
 
-    async def _process_ended(self, ended: Finished) -> None:
+    async def _report_process_end(self, process: Finished) -> None:
         """Report the end of a background process. Only a serving runtime answers about processes of a dead Tenax."""
-        once, wake = Dedup("background", ended.id), self._serves or not ended.lost
+        once, wake = Dedup("background", process.id), self._serves or not process.lost
         with contextlib.suppress(Gone, NoSuchConversation, DedupReused):
             await self.submit(
-                ended.conversation, ended.text, system=True, dedup=once, wake=wake
+                process.conversation, process.text, system=True, dedup=once, wake=wake
             )
 
     # -- messages --------------------------------------------------------------------------------------------
@@ -417,10 +421,10 @@ class CoreRuntime:
         )
         stored = await self.journal.append(conversation, [opened])
         self._feeds.begin(conversation, stored)
-        self.agents.know_source(conversation, source)
-        self.workers.know_made(conversation, None)
+        self.agents.remember_source(conversation, source)
+        self.workers.remember_origin(conversation, None)
         if leaving is not None:
-            await self._memory_service.left(leaving, "new")
+            await self._memory_service.record_boundary(leaving, "new")
         return conversation
 
     async def left(self, conversation: str) -> None:
@@ -428,7 +432,7 @@ class CoreRuntime:
         with contextlib.suppress(Gone):
             # Raises `NoSuchConversation`, also for a conversation of another user.
             await self.journal.summary(conversation)
-            await self._memory_service.left(conversation, "switch")
+            await self._memory_service.record_boundary(conversation, "switch")
 
     async def submit(
         self,
@@ -487,33 +491,41 @@ class CoreRuntime:
         """Return the waiting approvals with the possible answers."""
         run = (await self.workers.turns(conversation)).run
         return [
-            await self._question(conversation, open_call.asked)
+            await self._make_question(conversation, open_call.asked)
             for open_call in (run.waits if run is not None else ())
             if open_call.asked is not None
         ]
 
-    async def _question(self, conversation: str, asked: ApprovalAsked) -> Question:
+    async def _make_question(
+        self, conversation: str, approval: ApprovalAsked
+    ) -> Question:
         gate = (await self.agents.of(conversation)).gate
-        found = gate.weigh(
-            asked.name,
-            asked.arguments,
-            self._call(conversation, asked.message, asked.call),
+        verdict = gate.weigh(
+            approval.name,
+            approval.arguments,
+            self._make_call(conversation, approval.message, approval.call),
             allowed=(),
         )
-        here, notes = list[str](), list[str]()
-        if not isinstance(found, Done) and found.touches == asked.touches:
-            standing = isinstance(found, Allowed) or found.standing
-            here, whole = found.patterns * standing, escape_pattern(found.exact)
+        patterns, notes = list[str](), list[str]()
+        if not isinstance(verdict, Done) and verdict.touches == approval.touches:
+            standing = isinstance(verdict, Allowed) or verdict.standing
+            patterns, exact_pattern = (
+                verdict.patterns * standing,
+                escape_pattern(verdict.exact),
+            )
             notes = [
-                "" if pattern == whole else found.tool.open_words for pattern in here
+                "" if pattern == exact_pattern else verdict.tool.open_words
+                for pattern in patterns
             ]
         source = await self.agents.source(conversation)
         always = (
-            here if isinstance(found, Asks) and self._owner and source != TOUR else []
+            patterns
+            if isinstance(verdict, Asks) and self._owner and source != TOUR
+            else []
         )
-        return Question(asked.message, asked.call, here, always, notes)
+        return Question(approval.message, approval.call, patterns, always, notes)
 
-    def _call(self, conversation: str, message: int = 0, call: str = "") -> Call:
+    def _make_call(self, conversation: str, message: int = 0, call: str = "") -> Call:
         return Call(
             self._sync.user or "", conversation, message, call, self.agents.folder
         )
@@ -536,28 +548,30 @@ class CoreRuntime:
         `always`, because the rules belong to the person running Tenax. `once` with `words`, or `no`, answers a question
         of the model.
         """
-        _, asked = await self._asked(conversation, message, call)
-        if (asked.name == Ask.name and answer != "no") != bool(words.strip()) or len(
+        _, approval = await self._find_approval(conversation, message, call)
+        if (approval.name == Ask.name and answer != "no") != bool(words.strip()) or len(
             words
         ) > WORDS_CHARS_MAX:
             raise InvalidInput(
                 f"A question is answered with words, up to {WORDS_CHARS_MAX:,} characters; nothing else is."
             )
         rule = (
-            await self._rule_always(conversation, asked, pattern)
+            await self._make_always_rule(conversation, approval, pattern)
             if answer == "always"
             else None
         )
         if answer == "conversation":
-            pattern = await self._allow_here(conversation, asked, pattern)
-        kept = pattern if answer in {"always", "conversation"} else ""
+            pattern = await self._choose_pattern(conversation, approval, pattern)
+        allowed_pattern = pattern if answer in {"always", "conversation"} else ""
         by = self._sync.user or ""
-        why = (
+        reason = (
             "The person gave no answer."
-            if asked.name == Ask.name and answer == "no"
+            if approval.name == Ask.name and answer == "no"
             else ""
         )
-        answered = ApprovalAnswered(message, call, answer, by, why, kept, words.strip())
+        answered = ApprovalAnswered(
+            message, call, answer, by, reason, allowed_pattern, words.strip()
+        )
         await self._append_answer(conversation, answered)
         try:
             # The rule comes after the answer, so a late answer makes no rule.
@@ -570,10 +584,10 @@ class CoreRuntime:
         try:
             await self.add_rule(rule)
         except TenaxError as error:
-            said = f"This call is allowed, but later ones ask again: no rule was made. {error}"
-            raise Refused(said, hint=error.hint) from error
+            message = f"This call is allowed, but later ones ask again: no rule was made. {error}"
+            raise Refused(message, hint=error.hint) from error
 
-    async def _asked(
+    async def _find_approval(
         self, conversation: str, message: int, call: str
     ) -> tuple[str, ApprovalAsked]:
         """Return the waiting run and the approval. Raises `InvalidInput` if no run waits for the approval."""
@@ -583,7 +597,7 @@ class CoreRuntime:
             if run is not None
             else []
         )
-        asked = next(
+        approval = next(
             (
                 approval
                 for approval in waits
@@ -591,9 +605,9 @@ class CoreRuntime:
             ),
             None,
         )
-        if run is None or asked is None:
+        if run is None or approval is None:
             raise InvalidInput(_NOT_ASKED)
-        return run.id, asked
+        return run.id, approval
 
     async def _append_answer(
         self, conversation: str, answered: ApprovalAnswered
@@ -604,7 +618,9 @@ class CoreRuntime:
         """
         for _ in range(_ANSWER_TRIES):
             head = (await self.journal.head(conversation)).head
-            run, _ = await self._asked(conversation, answered.message, answered.call)
+            run, _ = await self._find_approval(
+                conversation, answered.message, answered.call
+            )
             with contextlib.suppress(HeadMoved):
                 await self.journal.append(
                     conversation, [answered], run=run, expect=Expect(head=head)
@@ -614,11 +630,11 @@ class CoreRuntime:
             "The conversation changes too fast to store the answer.", hint="Try again."
         )
 
-    async def _allow_here(
-        self, conversation: str, asked: ApprovalAsked, pattern: str
+    async def _choose_pattern(
+        self, conversation: str, approval: ApprovalAsked, pattern: str
     ) -> str:
         """Return the pattern allowed by the answer `conversation`."""
-        offered = (await self._question(conversation, asked)).conversation
+        offered = (await self._make_question(conversation, approval)).conversation
         if not offered:
             raise Refused("This call can be allowed once only.", hint="Allow it once.")
         if pattern and pattern not in offered:
@@ -628,21 +644,21 @@ class CoreRuntime:
             )
         return pattern or offered[0]
 
-    async def _rule_always(
-        self, conversation: str, asked: ApprovalAsked, pattern: str
+    async def _make_always_rule(
+        self, conversation: str, approval: ApprovalAsked, pattern: str
     ) -> Rule:
         """Return the rule made by the answer `always`."""
-        rule = Rule("allow", escape_pattern(asked.name), pattern)
-        self._owner_only()
-        offered = (await self._question(conversation, asked)).always
+        rule = Rule("allow", escape_pattern(approval.name), pattern)
+        self._require_owner()
+        offered = (await self._make_question(conversation, approval)).always
         if not offered:
             raise Refused("This cannot be allowed for good.", hint="Allow it once.")
-        if pattern not in offered and not rule.matches(asked.name, asked.touches):
+        if pattern not in offered and not rule.matches(approval.name, approval.touches):
             raise InvalidInput(
-                f"The pattern {pattern} does not fit what this call touches: {asked.touches}"
+                f"The pattern {pattern} does not fit what this call touches: {approval.touches}"
             )
-        if said := find_mistake(rule):
-            raise InvalidInput(f"This cannot be a rule: its {said}.")
+        if mistake := find_mistake(rule):
+            raise InvalidInput(f"This cannot be a rule: its {mistake}.")
         return rule
 
     async def finished(self, conversation: str, seq: int) -> None:
@@ -712,23 +728,23 @@ class CoreRuntime:
             while True:
                 hint.clear()
                 before = position.after
-                for recorded, changes in await self._missed(feed, position):
+                for recorded, changes in await self._read_missed(feed, position):
                     yield recorded.seq, changes
                     position.take(recorded)
                 if position.after != before:
                     # More pages may follow.
                     continue
                 if until_settled is not None and position.after >= feed.seq > 0:
-                    settled = await feed.is_settled(until_settled)
-                    if settled and position.after >= feed.seq:
+                    is_settled = await feed.is_settled(until_settled)
+                    if is_settled and position.after >= feed.seq:
                         return
                 await hint.wait()
 
-    async def _missed(
+    async def _read_missed(
         self, feed: ConversationFeed, position: TailPosition
     ) -> list[tuple[Recorded, list[Change]]]:
         """Return the events of the feed after a position. Read events dropped by the feed from the store."""
-        if feed.gone:
+        if feed.is_deleted:
             raise Gone(f"Conversation {feed.conversation} was deleted.")
         if feed.error is not None:
             raise feed.error
@@ -737,26 +753,26 @@ class CoreRuntime:
         if not position.holds(self.journal.incarnation):
             # Other events may have the seqs of the shown events now.
             position.limit((await self.journal.head(feed.conversation)).facts)
-        found = feed.events_since(position.after)
-        if found is None and position.after < feed.at:
-            found = await self._folded_since(feed.conversation, position.after)
-        return found or []
+        events = feed.events_since(position.after)
+        if events is None and position.after < feed.at:
+            events = await self._fold_since(feed.conversation, position.after)
+        return events or []
 
-    async def _folded_since(
+    async def _fold_since(
         self, conversation: str, after: int
     ) -> list[tuple[Recorded, list[Change]]]:
         """Read a page of events after a seq. Return the events with their changes."""
         page = await self.journal.read(conversation, after=after, limit=_FOLLOWED_PAGE)
         if not page or page[0].seq <= 1:
-            shown = Transcript()
+            transcript = Transcript()
         else:
             folded = await self.journal.threads.run(
                 lambda: fold_page(
                     self._sync, conversation, None, _FOLLOWED_ROWS, upto=page[0].seq - 1
                 )
             )
-            shown = folded.shown
-        return [(recorded, shown.apply(recorded)) for recorded in page]
+            transcript = folded.shown
+        return [(recorded, transcript.apply(recorded)) for recorded in page]
 
     async def watch(self, conversation: str, hint: asyncio.Event) -> ConversationFeed:
         """Return the feed of a conversation. Every change of the rows sets `hint`, until `leave`."""
@@ -772,7 +788,7 @@ class CoreRuntime:
 
     async def usage(self, conversation: str) -> Usage:
         """Return the usage of a conversation so far, and the fill of the context."""
-        spent, head = (
+        totals, head = (
             await self.journal.spent(conversation),
             await self.journal.head(conversation),
         )
@@ -784,20 +800,20 @@ class CoreRuntime:
             room = (await self.agents.of(conversation)).models[0].context
         except ConfigError:
             room = None
-        known = spent.unpriced == 0
+        is_priced = totals.unpriced == 0
         return Usage(
-            spent.input,
-            spent.output,
-            spent.cost if known else None,
-            spent.unpriced,
+            totals.input,
+            totals.output,
+            totals.cost if is_priced else None,
+            totals.unpriced,
             context_used,
             room,
         )
 
     async def seen(self, conversation: str, request: int) -> bytes:
         """Return the body of the model request at a seq, rendered again from the journal."""
-        found = await self.journal.fact(conversation, request)
-        event = found.event if found is not None else None
+        recorded = await self.journal.fact(conversation, request)
+        event = recorded.event if recorded is not None else None
         if not isinstance(event, ModelRequested):
             raise InvalidInput(f"No model was asked at seq {request}.")
         history = History(self.journal, conversation)
@@ -805,9 +821,9 @@ class CoreRuntime:
         for seq in event.inputs:
             if (
                 not history.context.knows(seq)
-                and (named := await self.journal.fact(conversation, seq)) is not None
+                and (message := await self.journal.fact(conversation, seq)) is not None
             ):
-                history.context.know(named)
+                history.context.know(message)
         opened = history.context.opened
         agent = await self.agents.of(conversation)
         model = next(
@@ -928,7 +944,7 @@ class CoreRuntime:
 
     async def clear(self, conversation: str) -> int:
         """Remove everything so far from transcript and context. Return the seq of the clear, for `restore`."""
-        await self._memory_service.left(conversation, "cleared")
+        await self._memory_service.record_boundary(conversation, "cleared")
         await self._open_segment(conversation)
         (stored,) = await self.journal.append(conversation, [ConversationCleared()])
         return stored.seq
@@ -981,24 +997,24 @@ class CoreRuntime:
             if children
             else []
         )
-        made_there = {
-            name for fact in facts if fact is not None for name in made_in(fact)
+        erased_children = {
+            name for fact in facts if fact is not None for name in find_children(fact)
         }
-        for child in sorted(children & made_there):
+        for child in sorted(children & erased_children):
             await self._delete_child(child)
         by = self._sync.user or ""
-        if (made := await self.workers.made(conversation)) is not None:
-            async for result_seq in self._results(
-                made.conversation, made.message, made.call
+        if (origin := await self.workers.find_origin(conversation)) is not None:
+            async for result_seq in self._find_results(
+                origin.conversation, origin.message, origin.call
             ):
                 await self.journal.erase(
-                    made.conversation, [result_seq], by=by, why=why
+                    origin.conversation, [result_seq], by=by, why=why
                 )
         erased = await self.journal.erase(conversation, seqs, by=by, why=why)
         await self._changes.try_briefly(self._changes.forget())
         return erased
 
-    async def _results(
+    async def _find_results(
         self, conversation: str, message: int, call: str
     ) -> AsyncIterator[int]:
         """Yield the seqs of the results of a call, late results included."""
@@ -1020,12 +1036,12 @@ class CoreRuntime:
         if (await self.journal.head(conversation)).run is None:
             for child in await self.journal.delegated(conversation):
                 await self._delete_child(child)
-        made = await self.workers.made(conversation)
+        origin = await self.workers.find_origin(conversation)
         await self.journal.delete(conversation)
         await self._changes.try_briefly(self._changes.forget())
         await self._background.close(conversation)
-        if made is not None:
-            self.workers.wake(made.conversation)
+        if origin is not None:
+            self.workers.wake(origin.conversation)
 
     async def _delete_child(self, child: str) -> None:
         await self.workers.stop(child)

@@ -42,7 +42,7 @@ from tenax.journal.base import Lease
 from tenax.journal.row_key import ALL_SEQS
 from tenax.runtime.agents import Agents
 from tenax.runtime.feed import FeedRegistry
-from tenax.tools.delegate import TASK, Made, made_by
+from tenax.tools.delegate import TASK, Origin, find_origin
 from tenax.views.open_work import OpenRun, Turns
 
 __all__ = ["RESUMES_MAX", "RESUME_SECONDS", "Policy", "Workers"]
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 RESUMES_MAX = 2
 RESUME_SECONDS = 15 * 60.0
 HISTORIES_MAX = 128
-_MADE_MAX = 10_000
+_ORIGINS_MAX = 10_000
 _LOOK_SECONDS = 2.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
@@ -94,20 +94,20 @@ class Workers:
             self._journal, policy.folder, spool, compactor, self, changes, policy.asks
         )
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._again: dict[str, bool] = {}
+        self._wake_again: dict[str, bool] = {}
         """Conversations with a wake-up during work. The value: whether the next worker resumes an interrupted run."""
-        self._kept: dict[str, Lease] = {}
+        self._unreleased_leases: dict[str, Lease] = {}
         """Leases still to be released, because the store was unavailable."""
         self._feeds = feeds
         self._recent: OrderedDict[str, None] = OrderedDict()
         """The conversations with a kept history, the most recently used at the end."""
         self._rendered: dict[str, Rendered] = {}
         """The rendered messages of the conversations with a kept history."""
-        self._made: dict[str, Made | None] = {}
+        self._origins: dict[str, Origin | None] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers for waiting runs. A timer wakes the worker when an approval or a tool call expires."""
         self._closed = False
-        self._me = ""
+        self._instance_id = ""
 
     def wake(
         self, conversation: str, *, patient: bool = True, resume: bool = False
@@ -116,7 +116,9 @@ class Workers:
         if self._closed:
             return
         if conversation in self._tasks:
-            self._again[conversation] = resume or self._again.get(conversation, False)
+            self._wake_again[conversation] = resume or self._wake_again.get(
+                conversation, False
+            )
             return
         self._begin_task(
             conversation, self._drive(conversation, patient=patient, resume=resume)
@@ -128,9 +130,9 @@ class Workers:
         task = self._tasks[conversation] = asyncio.create_task(
             drive, name=f"worker {conversation}"
         )
-        task.add_done_callback(lambda done: self._done(conversation, done))
+        task.add_done_callback(lambda task: self._finish_task(conversation, task))
 
-    def _done(self, conversation: str, task: asyncio.Task[None]) -> None:
+    def _finish_task(self, conversation: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(conversation, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error(
@@ -139,21 +141,21 @@ class Workers:
                 exc_info=error,
                 extra={"action": "lane_failed"},
             )
-        if conversation in self._again:
-            self.wake(conversation, resume=self._again.pop(conversation))
+        if conversation in self._wake_again:
+            self.wake(conversation, resume=self._wake_again.pop(conversation))
 
     async def take_over(self, conversation: str) -> None:
         """Take the conversation from the present owner, even from the own process. The new worker ends the old run."""
         claimed = await self._claim(conversation, take_over=True)
         # The old worker of this process may still write, so the head from the claim is not reliable.
-        taken = (claimed[0], 0) if claimed is not None else None
+        claim = (claimed[0], 0) if claimed is not None else None
         while (task := self._tasks.get(conversation)) is not None:
-            self._again.pop(conversation, None)
+            self._wake_again.pop(conversation, None)
             task.cancel()
             await asyncio.wait({task})
         self._begin_task(
             conversation,
-            self._drive(conversation, patient=True, resume=False, taken=taken),
+            self._drive(conversation, patient=True, resume=False, claim=claim),
         )
 
     async def stop(self, conversation: str) -> None:
@@ -173,48 +175,48 @@ class Workers:
         await history.catch_up()
         return history.turns
 
-    async def made(self, conversation: str) -> Made | None:
+    async def find_origin(self, conversation: str) -> Origin | None:
         """Return the call behind the conversation of a sub-agent; `None` for a conversation opened by a person."""
-        if conversation not in self._made:
-            made = await made_by(self._journal, conversation)
-            self.know_made(conversation, made)
-        return self._made[conversation]
+        if conversation not in self._origins:
+            origin = await find_origin(self._journal, conversation)
+            self.remember_origin(conversation, origin)
+        return self._origins[conversation]
 
-    def know_made(self, conversation: str, made: Made | None) -> None:
+    def remember_origin(self, conversation: str, origin: Origin | None) -> None:
         """Remember the call behind a conversation; `None` for a conversation opened by a person."""
-        if len(self._made) >= _MADE_MAX:
-            self._made.clear()
-        self._made[conversation] = made
+        if len(self._origins) >= _ORIGINS_MAX:
+            self._origins.clear()
+        self._origins[conversation] = origin
 
     async def payer(self, conversation: str) -> str:
         """Return the conversation with the budget to charge. A sub-agent uses the budget of the parent."""
-        made = await self.made(conversation)
-        return made.conversation if made is not None else conversation
+        origin = await self.find_origin(conversation)
+        return origin.conversation if origin is not None else conversation
 
-    async def wanted(self, history: History) -> bool:
+    async def is_wanted(self, history: History) -> bool:
         """Return whether the result of the open run is still needed. A message of a person always needs an answer."""
-        made, run = await self.made(history.conversation), history.turns.run
-        if made is None or run is None or TASK not in run.inputs:
+        origin, run = await self.find_origin(history.conversation), history.turns.run
+        if origin is None or run is None or TASK not in run.inputs:
             return True
         try:
-            turns = await self.turns(made.conversation)
+            turns = await self.turns(origin.conversation)
         except (Gone, NoSuchConversation):
             return False
         parent = turns.run or turns.resumable
         if parent is None or turns.stopped or parent.stop or parent.step is None:
             return False
         call = (
-            parent.step.calls.get(made.call)
-            if parent.step.message == made.message
+            parent.step.calls.get(origin.call)
+            if parent.step.message == origin.message
             else None
         )
         return call is not None and not call.finished
 
-    async def tell(self, conversation: str) -> None:
+    async def wake_parent(self, conversation: str) -> None:
         """Wake the parent of a sub-agent, because the sub-agent's conversation changed."""
-        made = await self.made(conversation)
-        if made is not None:
-            self.wake(made.conversation)
+        origin = await self.find_origin(conversation)
+        if origin is not None:
+            self.wake(origin.conversation)
 
     async def idle(self, conversation: str) -> None:
         """Wait until the process has no worker in the conversation."""
@@ -238,35 +240,35 @@ class Workers:
         *,
         patient: bool,
         resume: bool,
-        taken: tuple[Lease, int] | None = None,
+        claim: tuple[Lease, int] | None = None,
     ) -> None:
         with self._feeds.following(conversation):
-            await self._work_through(
-                conversation, patient=patient, resume=resume, taken=taken
+            await self._work_until_idle(
+                conversation, patient=patient, resume=resume, claim=claim
             )
 
-    async def _work_through(
+    async def _work_until_idle(
         self,
         conversation: str,
         *,
         patient: bool,
         resume: bool,
-        taken: tuple[Lease, int] | None,
+        claim: tuple[Lease, int] | None,
     ) -> None:
         """Work until nothing is left to do."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
-                claimed = taken or await self._claim(conversation)
+                claimed = claim or await self._claim(conversation)
                 worked, upto = False, None
                 if claimed is not None:
-                    over, taken = taken is not None, None
-                    worked, upto = await self._work(
-                        conversation, *claimed, resume=resume, taken=over
+                    took_over, claim = claim is not None, None
+                    worked, upto = await self._do_open_work(
+                        conversation, *claimed, resume=resume, took_over=took_over
                     )
                 elif not patient:
                     return
-                if not await self._left(conversation, upto, worked=worked):
+                if not await self._has_more_work(conversation, upto, worked=worked):
                     return
                 resume = resume and not worked
                 backoff.reset()
@@ -288,18 +290,18 @@ class Workers:
         """Claim the conversation. Return the lease and the head; `None` while another process holds the lease."""
         limits = (await self._agents.of(conversation)).limits
         seconds = limits.silence + limits.lease_grace
-        kept = self._kept.get(conversation)
-        if kept is not None:
-            await self._journal.release(kept)
+        old_lease = self._unreleased_leases.get(conversation)
+        if old_lease is not None:
+            await self._journal.release(old_lease)
             # A take-over may have happened meanwhile.
-            if self._kept.get(conversation) is kept:
-                del self._kept[conversation]
+            if self._unreleased_leases.get(conversation) is old_lease:
+                del self._unreleased_leases[conversation]
         journal = self._journal.journal
 
         def claim() -> tuple[Lease, int] | None:
-            name, self._me = f"run:{conversation}", journal.instance
-            self._spool.instance = self._me
-            lease = journal.claim(name, self._me, seconds, take_over=take_over)
+            name, self._instance_id = f"run:{conversation}", journal.instance
+            self._spool.instance = self._instance_id
+            lease = journal.claim(name, self._instance_id, seconds, take_over=take_over)
             if lease is None:
                 return None
             try:
@@ -312,19 +314,21 @@ class Workers:
 
     async def _instance(self) -> str:
         """Return the id of the process in the store. The id stays the same while the store is open."""
-        if not self._me:
-            self._me = await self._journal.instance()
-        return self._me
+        if not self._instance_id:
+            self._instance_id = await self._journal.instance()
+        return self._instance_id
 
     async def _release(self, conversation: str, lease: Lease) -> None:
         try:
             await self._journal.release(lease)
         except StoreUnavailable:
-            self._kept[conversation] = lease
+            self._unreleased_leases[conversation] = lease
         except TenaxError as error:
             log.info("A lease was not given back: %s", error)
 
-    async def _left(self, conversation: str, upto: int | None, *, worked: bool) -> bool:
+    async def _has_more_work(
+        self, conversation: str, upto: int | None, *, worked: bool
+    ) -> bool:
         """Return whether work is left. May wait for a change while another process holds the lease.
 
         `upto` is the seq of the history at the last search for work, or `None` if another process holds the lease. The
@@ -342,8 +346,14 @@ class Workers:
         await self._journal.wait(conversation, head.head, seconds=_LOOK_SECONDS)
         return True
 
-    async def _work(
-        self, conversation: str, lease: Lease, head: int, *, resume: bool, taken: bool
+    async def _do_open_work(
+        self,
+        conversation: str,
+        lease: Lease,
+        head: int,
+        *,
+        resume: bool,
+        took_over: bool,
     ) -> tuple[bool, int]:
         """Do the open work. Return whether there was work, and the seq of the history at the last search for work.
 
@@ -355,18 +365,22 @@ class Workers:
             while not released:
                 await history.catch_up(head)
                 head = 0
-                run = await self._next(history, lease, resume=resume, taken=taken)
+                run = await self._start_next_run(
+                    history, lease, resume=resume, took_over=took_over
+                )
                 upto = history.seq
                 if run is None:
                     break
-                resume, taken, worked = False, False, True
+                resume, took_over, worked = False, False, True
                 acting = await self._make_run(history, lease, run)
-                ended = await self._act(acting)
+                ended = await self._perform(acting)
                 released, upto = acting.released, history.seq
-                await self.tell(conversation)
+                await self.wake_parent(conversation)
                 if ended == "completed":
-                    self._agents.answered(conversation)
-                if ended == "lost" or (ended == "parked" and not _moved(history.turns)):
+                    self._agents.handle_answer(conversation)
+                if ended == "lost" or (
+                    ended == "parked" and not _has_unseen_change(history.turns)
+                ):
                     await history.catch_up()
                     # The new owner continues the work.
                     upto = ALL_SEQS if ended == "lost" else upto
@@ -377,10 +391,10 @@ class Workers:
         finally:
             if not released:
                 await self._release(conversation, lease)
-        self._look_again_at_expiry(history)
+        self._schedule_expiry_check(history)
         return worked, upto
 
-    def _look_again_at_expiry(self, history: History) -> None:
+    def _schedule_expiry_check(self, history: History) -> None:
         """Set a timer for the expiry of approvals and tool calls, so an unanswered approval is denied in time."""
         run = history.turns.run
         calls = run.open if run is not None else []
@@ -404,19 +418,19 @@ class Workers:
     def history(self, conversation: str) -> History:
         """Return the folded history of the conversation. The history may lag behind the journal."""
         feed = self._feeds.of(conversation)
-        feed.kept = True
+        feed.worker_needs_history = True
         self._recent.pop(conversation, None)
         self._recent[conversation] = None
-        over = len(self._recent) - HISTORIES_MAX
-        if over > 0:
+        excess = len(self._recent) - HISTORIES_MAX
+        if excess > 0:
             # A conversation with a worker is in use, even if the caller asks for another conversation.
             in_use = {conversation, *self._tasks}
             idle = [name for name in self._recent if name not in in_use]
-            for oldest in idle[:over]:
+            for oldest in idle[:excess]:
                 del self._recent[oldest]
                 self._feeds.forget_history(oldest)
                 self._rendered.pop(oldest, None)
-                self._agents.evicted(oldest)
+                self._agents.handle_eviction(oldest)
         return feed.history
 
     async def _make_run(self, history: History, lease: Lease, run: str) -> Run:
@@ -426,7 +440,7 @@ class Workers:
         agent = await self._agents.of(history.conversation)
         return Run(agent, self._services, history, lease, run, rendered)
 
-    async def _act(self, acting: Run) -> Ended:
+    async def _perform(self, acting: Run) -> Ended:
         """Perform the run to the end. An unexpected error ends the run as failed."""
         history, run = acting.history, acting.id
         try:
@@ -438,27 +452,27 @@ class Workers:
                 "A run ended in a surprise.", extra={"action": "run_failed", "run": run}
             )
             surprise = "Something went wrong inside Tenax; the log says what."
-            why = str(error) if isinstance(error, TenaxError) else surprise
+            reason = str(error) if isinstance(error, TenaxError) else surprise
             await history.catch_up()
             await self._append(
-                history, acting.lease, run, *acting.cut(), RunFinished("failed", why)
+                history, acting.lease, run, *acting.cut(), RunFinished("failed", reason)
             )
             return "failed"
 
-    async def _next(
-        self, history: History, lease: Lease, *, resume: bool, taken: bool
+    async def _start_next_run(
+        self, history: History, lease: Lease, *, resume: bool, took_over: bool
     ) -> str | None:
         """Return the next run, with the start stored; `None` if no work is left."""
         turns = history.turns
         if turns.run is not None:
-            if not taken and _parked(turns.run):
-                found = await self._unpark(history, lease, turns.run)
-                if found is not None:
-                    await self.tell(history.conversation)
-                return found
-            why = "Somebody else took over." if taken else GONE
+            if not took_over and _is_parked(turns.run):
+                run = await self._unpark(history, lease, turns.run)
+                if run is not None:
+                    await self.wake_parent(history.conversation)
+                return run
+            reason = "Somebody else took over." if took_over else GONE
             await self._append(
-                history, lease, turns.run.id, *interruption(turns.run, why)
+                history, lease, turns.run.id, *interruption(turns.run, reason)
             )
             # Other events may have arrived meanwhile.
             await history.catch_up()
@@ -495,9 +509,11 @@ class Workers:
             return run.id
         waits = run.waits
         now = self._journal.clock.now_us()
-        said = any(not message.system for message in history.turns.waiting.values())
-        if waits and said and run.step is not None:
-            denied: list[Event] = [
+        person_wrote = any(
+            not message.system for message in history.turns.waiting.values()
+        )
+        if waits and person_wrote and run.step is not None:
+            denials: list[Event] = [
                 ApprovalAnswered(
                     run.step.message,
                     open_call.call.id,
@@ -506,7 +522,7 @@ class Workers:
                 )
                 for open_call in waits
             ]
-            await self._append(history, lease, run.id, *denied)
+            await self._append(history, lease, run.id, *denials)
         elif not run.handed and any(
             open_call.asked and open_call.asked.expires_at >= now for open_call in waits
         ):
@@ -535,13 +551,13 @@ class Workers:
         )
 
 
-def _moved(turns: Turns) -> bool:
+def _has_unseen_change(turns: Turns) -> bool:
     """Return whether the history holds a stop or an answer not yet seen by the run, which has just begun to wait."""
     calls = turns.run.open if turns.run is not None else []
     return turns.stopped or any(call.answered and not call.handed for call in calls)
 
 
-def _parked(run: OpenRun) -> bool:
+def _is_parked(run: OpenRun) -> bool:
     """Return whether a run waits, or waited, for a person or a sub-agent, and has no work in progress."""
     return run.at_rest and any(
         open_call.asked or open_call.handed for open_call in run.open

@@ -53,13 +53,13 @@ class Scheduler:
     def __init__(
         self,
         journal: AsyncJournal,
-        why_silent: Callable[[str], Awaitable[str]],
+        explain_silence: Callable[[str], Awaitable[str]],
         wake: Callable[[str], None],
     ) -> None:
         self._journal = journal
         self._rows = Schedules(journal.journal)
         # Returns why no model can answer in a conversation, or an empty text.
-        self._why_silent = why_silent
+        self._explain_silence = explain_silence
         self._wake = wake
         self._changed = asyncio.Event()
 
@@ -145,7 +145,7 @@ class Scheduler:
             zone_of(schedule.zone)
         except InvalidInput as error:
             return str(error)
-        why = await self._why_silent(schedule.conversation)
+        why = await self._explain_silence(schedule.conversation)
         if why:
             return why
         head = await self._journal.head(schedule.conversation)

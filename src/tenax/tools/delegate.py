@@ -41,9 +41,9 @@ __all__ = [
     "STEPS_MAX",
     "TASK",
     "Delegate",
-    "Made",
-    "made_by",
-    "made_in",
+    "Origin",
+    "find_children",
+    "find_origin",
 ]
 
 CHILDREN_MAX: Final = 8
@@ -59,7 +59,7 @@ _TITLE_CHARS: Final = 80
 _NAMES: Final = uuid.UUID("5a0f7c1e-6c1b-4b0e-9d1c-0d6f5f1f2a77")
 
 
-class Made(msgspec.Struct, frozen=True):
+class Origin(msgspec.Struct, frozen=True):
     """The tool call that created a child conversation."""
 
     conversation: str
@@ -67,23 +67,23 @@ class Made(msgspec.Struct, frozen=True):
     call: str
 
 
-def child_of(conversation: str, message: int, call: str) -> str:
+def make_child_id(conversation: str, message: int, call: str) -> str:
     """Return the id of the child conversation of a call. The child may not exist yet."""
     return f"c_{uuid.uuid5(_NAMES, f'{conversation}:{message}:{call}')}"
 
 
-async def made_by(journal: AsyncJournal, conversation: str) -> Made | None:
+async def find_origin(journal: AsyncJournal, conversation: str) -> Origin | None:
     """Return the call that created the conversation, or `None` for a conversation of a person."""
     opened = await journal.fact(conversation, 1)
     event = opened.event if opened is not None else None
     if isinstance(event, ConversationOpened) and event.source == DELEGATE:
         # A program may open a conversation with the same source.
         with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(event.extra, Made)
+            return msgspec.convert(event.extra, Origin)
     return None
 
 
-def made_in(recorded: Recorded) -> list[str]:
+def find_children(recorded: Recorded) -> list[str]:
     """Return the ids of the child conversations for the tool calls of an event. A child may not exist."""
     match recorded.event:
         case MessageAssistant(parts=parts):
@@ -97,7 +97,7 @@ def made_in(recorded: Recorded) -> list[str]:
             calls = [(message, call)]
         case _:
             calls = []
-    return [child_of(recorded.conversation, *call) for call in calls]
+    return [make_child_id(recorded.conversation, *call) for call in calls]
 
 
 class DelegateArgs(Args):
@@ -139,7 +139,7 @@ class Delegate(Tool[DelegateArgs]):
         return _line(args.task)
 
     async def run(self, args: DelegateArgs, call: Call) -> str:
-        child = child_of(call.conversation, call.message, call.id)
+        child = make_child_id(call.conversation, call.message, call.id)
         try:
             await self._open_child(child, args.task, call)
             turns = await self._turns(child)
@@ -177,7 +177,7 @@ class Delegate(Tool[DelegateArgs]):
             source=DELEGATE,
             parent=(await self._journal.head(call.conversation)).segment,
             extra=msgspec.structs.asdict(
-                Made(call.conversation, call.message, call.id)
+                Origin(call.conversation, call.message, call.id)
             ),
         )
         asked = MessageUser([Text(clean)], ask=True, system=True)

@@ -178,7 +178,7 @@ class _Stream:
         return found
 
     def _moved(self, name: str, feed: ConversationFeed) -> list[bytes]:
-        if feed.gone:
+        if feed.is_deleted:
             self._runtime.leave(self._feeds.pop(name), self._hint)
             self._positions.pop(name)
             return [self._frame("gone", {"conversation": name})]
@@ -199,10 +199,10 @@ class _Stream:
                     "changes", {"conversation": name, "at": feed.at, "changes": changes}
                 )
             )
-        if feed.held != self._held.get(name, 0):
-            self._held[name] = feed.held
+        if feed.spooled_bytes != self._held.get(name, 0):
+            self._held[name] = feed.spooled_bytes
             found.append(
-                self._frame("held", {"conversation": name, "bytes": feed.held})
+                self._frame("held", {"conversation": name, "bytes": feed.spooled_bytes})
             )
         return found
 

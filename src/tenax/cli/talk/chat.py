@@ -422,7 +422,7 @@ class TerminalChat:
         if answer == "always" and not number:
             lines = [
                 f"{n:>2}  {row.name}  {pattern}"
-                for n, pattern in enumerate(found.noted(patterns), 1)
+                for n, pattern in enumerate(found.annotate_patterns(patterns), 1)
             ]
             self.tell_list(["Always allow calls that match:", *lines])
             self.tell(

@@ -325,7 +325,9 @@ def _ways_to_answer(row: Row, question: Question | None) -> list[str]:
     lines = [
         f"  {key} in this conversation: {to_one_line(row.name)} {pattern}"
         for key, pattern in zip(
-            keys, question.noted(here) if question is not None else [], strict=False
+            keys,
+            question.annotate_patterns(here) if question is not None else [],
+            strict=False,
         )
     ]
     ways = ["y once", *keys[: len(here)]]
