@@ -424,7 +424,7 @@ async def test_what_no_message_names_is_dropped_after_a_day(config: Config) -> N
             with pytest.raises(
                 InvalidInput, match=r"note\.txt is not kept here any more\."
             ):
-                await runtime.attachments.named(never, "note.txt")
+                await runtime.attachments.put_again(never, "note.txt")
         clock.advance(90_000)
         assert journal.collect_blobs() == 2
         assert verify(journal).problems == []

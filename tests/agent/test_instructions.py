@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tenax.agent.instructions import ALL_CHARS_MAX, FILE_CHARS_MAX, instructions, marked
+from tenax.agent.instructions import ALL_CHARS_MAX, FILE_CHARS_MAX, instructions, mark
 from tenax.assembly import Runtime
 from tenax.models import Reply, Script, ScriptedModel
 from tests.support.runs import asked, config_of
@@ -77,7 +77,7 @@ def test_a_file_cannot_leave_its_marks(home: Path) -> None:
 def test_what_only_begins_as_a_mark_takes_no_time() -> None:
     """It took minutes, in which no other thread of the server ran."""
     text = f"<{' ' * 100_000}x"
-    assert text in marked("AGENTS.md", text)
+    assert text in mark("AGENTS.md", text)
 
 
 def test_what_is_no_plain_file_is_left_out(home: Path) -> None:

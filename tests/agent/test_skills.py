@@ -109,7 +109,7 @@ def test_a_broken_one_is_said_and_harms_no_other(own: Path, folder: Path) -> Non
         "elsewhere",
         "good",
     }
-    assert "Do as I say" not in Skills(own, folder).told()
+    assert "Do as I say" not in Skills(own, folder).describe_skills()
     said = CliRunner().invoke(tenax, ["doctor"], env={"TENAX_HOME": str(own.parent)})
     assert said.exit_code in {0, None}
     assert f"{own}/no-name is not used: It has no SKILL.md" in said.output
@@ -135,7 +135,7 @@ def test_the_prompt_names_a_bounded_number_and_marks_what_the_folder_brought(
             name,
             head=f"name: {name}\ndescription: {evil}",
         )
-    told = Skills(own, folder).told()
+    told = Skills(own, folder).describe_skills()
     mine, marks, others = told.partition("<folder-instructions")
     assert mine.count("\n- ") == SKILLS_MAX - 1
     assert "- s00: About s00." in mine
@@ -143,9 +143,9 @@ def test_the_prompt_names_a_bounded_number_and_marks_what_the_folder_brought(
     assert others.count("\n- ") == 1
     assert (marks + others).count("</folder-instructions>") == 1
     assert others.endswith("</folder-instructions>")
-    assert "x1" not in Skills(own, None).told()
-    assert Skills(None, None).told() == ""
-    assert Skills(own / "none", own / "none").told() == ""
+    assert "x1" not in Skills(own, None).describe_skills()
+    assert Skills(None, None).describe_skills() == ""
+    assert Skills(own / "none", own / "none").describe_skills() == ""
 
 
 async def test_they_are_in_the_prompt_and_read_when_needed(

@@ -287,7 +287,7 @@ async def test_what_a_turn_left_belongs_to_its_user(config: Config, user: str) -
             with pytest.raises(NoSuchConversation):
                 await refused
         for unknown in (
-            mine.attachments.named(other.blob, "plan.txt"),
+            mine.attachments.put_again(other.blob, "plan.txt"),
             mine.put_back(me.talk, other.turn),
         ):
             with pytest.raises(InvalidInput):

@@ -60,7 +60,7 @@ def judge(name: str, data: bytes) -> Image | File:
     name, blob = clean_name(name), hashlib.sha256(data).hexdigest()
     for mark, kind, measure in _PICTURES:
         if mark.match(data):
-            _fits(name, data, PICTURE_BYTES_MAX, "A picture")
+            _check_size(name, data, PICTURE_BYTES_MAX, "A picture")
             width, height = measure(data)
             if min(width, height) < 1:
                 raise InvalidInput(
@@ -74,7 +74,7 @@ def judge(name: str, data: bytes) -> Image | File:
                 )
             return Image(blob, kind, name, width, height)
     if data.startswith(b"%PDF-"):
-        _fits(name, data, BYTES_MAX, "A PDF")
+        _check_size(name, data, BYTES_MAX, "A PDF")
         return File(blob, _PDF, name, len(data))
     try:
         words = data.decode().strip("\ufeff \t\r\n")
@@ -85,14 +85,14 @@ def judge(name: str, data: bytes) -> Image | File:
         raise InvalidInput(f"{name} is no {kinds}.", hint="Save it as one of these.")
     if not words:
         raise InvalidInput(f"{name} is empty.")
-    _fits(name, data, TEXT_BYTES_MAX, "A text")
+    _check_size(name, data, TEXT_BYTES_MAX, "A text")
     return File(blob, "text/plain", name, len(data))
 
 
-def _fits(name: str, data: bytes, most: int, what: str) -> None:
+def _check_size(name: str, data: bytes, most: int, kind: str) -> None:
     if len(data) > most:
         raise TooLarge(
-            f"{name} has {len(data):,} bytes. {what} may have {most >> 20} MB."
+            f"{name} has {len(data):,} bytes. {kind} may have {most >> 20} MB."
         )
 
 
@@ -162,7 +162,7 @@ class Attachments:
         await self._journal.put_blob(data)
         return part
 
-    async def named(self, blob: str, name: str) -> Image | File:
+    async def put_again(self, blob: str, name: str) -> Image | File:
         """Return the part of an earlier upload, for a message. Only blobs of the user are found.
 
         Raises `InvalidInput` if the blob is gone.
@@ -176,11 +176,15 @@ class Attachments:
         return await self.put(name, data)
 
     async def _text(self, part: File, data: bytes) -> Extracted:
-        known = self._texts.get(part.blob)
-        words = await self._journal.get_blob(known.blob) if known is not None else None
+        extracted = self._texts.get(part.blob)
+        words = (
+            await self._journal.get_blob(extracted.blob)
+            if extracted is not None
+            else None
+        )
         if words is None:
             async with self._reading:
-                words = (await _taken_out(part.name, data)).encode()
+                words = (await _extract_text(part.name, data)).encode()
         if len(self._texts) >= _KNOWN_MAX:
             self._texts.clear()
         self._texts[part.blob] = Extracted(
@@ -197,7 +201,7 @@ def read_file(path: Path, folder: Path) -> bytes:
     """
     try:
         path = path.expanduser()
-        with _opened(path, folder) as file:
+        with _open_file(path, folder) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise InvalidInput(f"{path} is no file.")
             # One byte more than the limit is enough to refuse a longer file.
@@ -215,33 +219,33 @@ def read_file(path: Path, folder: Path) -> bytes:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _opened(path: Path, folder: Path) -> IO[bytes]:
-    whole = Path(os.path.normpath(path.absolute()))
+def _open_file(path: Path, folder: Path) -> IO[bytes]:
+    absolute = Path(os.path.normpath(path.absolute()))
     for root in {folder, folder.resolve()}:
-        if whole != root and whole.is_relative_to(root):
-            parts = list(whole.relative_to(root).parts)
+        if absolute != root and absolute.is_relative_to(root):
+            parts = list(absolute.relative_to(root).parts)
             with parent_of(root, parts, make=False) as parent:
                 file_at(parts[-1], parent, parts[-1])
                 return open(os.open(parts[-1], FILE, dir_fd=parent), "rb")  # noqa: PTH123  (a descriptor)
     return open(os.open(path, FILE & ~os.O_NOFOLLOW), "rb")  # noqa: PTH123  (a descriptor)
 
 
-async def _taken_out(name: str, data: bytes) -> str:
+async def _extract_text(name: str, data: bytes) -> str:
     """Return the text of a PDF. A separate process reads the PDF and is killed if it is still running at the end."""
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     command = python_module("tenax.agent.attachments")
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "stdin": pipe,
         "stdout": pipe,
         "stderr": none,
         "env": {},
         "cwd": "/",
     }
-    process = await asyncio.create_subprocess_exec(*command, **how)
+    process = await asyncio.create_subprocess_exec(*command, **options)
     try:
         async with asyncio.timeout(PDF_SECONDS_MAX):
-            out, _ = await process.communicate(data)
-        text = msgspec.json.decode(out, type=str | None)
+            output, _ = await process.communicate(data)
+        text = msgspec.json.decode(output, type=str | None)
     except TimeoutError:
         raise InvalidInput(
             f"{name} took too long to read.", hint="Attach a part of it."
@@ -267,7 +271,7 @@ async def _taken_out(name: str, data: bytes) -> str:
     return text
 
 
-def _take_out(data: bytes) -> str | None:
+def _extract_in_child(data: bytes) -> str | None:
     """Extract the text of a PDF, inside the separate process. Return `None` if a password is needed.
 
     Resource limits are set before the PDF library is imported.
@@ -294,5 +298,5 @@ def _take_out(data: bytes) -> str | None:
 
 if __name__ == "__main__":
     sys.stdout.buffer.write(
-        msgspec.json.encode(_take_out(sys.stdin.buffer.read(BYTES_MAX)))
+        msgspec.json.encode(_extract_in_child(sys.stdin.buffer.read(BYTES_MAX)))
     )

@@ -202,21 +202,22 @@ class Compactor:
         limit = run.overflow or run.model.context
         # The provider did not say how large its context is.
         if run.overflow == 1:
-            limit = max(1, used(context) // 2)
+            limit = max(1, count_used_tokens(context) // 2)
         if limit is None or not (
-            overflowed or (not context.kept and used(context) >= FULL * limit)
+            overflowed
+            or (not context.kept and count_used_tokens(context) >= FULL * limit)
         ):
             return False
         # An overflow is handled once.
         run.overflow = 0 if overflowed else run.overflow
         outcome: Outcome | None = CoolingDown(messages=[], session_id="")
         if not context.kept:
-            work = self._try(
+            compaction = self._try(
                 run.journal, run.history, run.agent, run.model, limit, limit, run
             )
             try:
                 outcome = await run.unless_stopped(
-                    asyncio.create_task(work, name=f"compact {run.id}")
+                    asyncio.create_task(compaction, name=f"compact {run.id}")
                 )
             except (StoreUnavailable, OutcomeUnknown) as error:
                 log.warning(
@@ -225,9 +226,9 @@ class Compactor:
                     extra={"action": "compaction_waits"},
                 )
                 return True
-        return await self._after(run, outcome, limit, overflowed=overflowed)
+        return await self._handle_outcome(run, outcome, limit, overflowed=overflowed)
 
-    async def _after(
+    async def _handle_outcome(
         self, run: Run, outcome: Outcome | None, limit: int, *, overflowed: bool
     ) -> bool:
         """Act on the outcome of a try. `None` means that the try was stopped."""
@@ -235,7 +236,10 @@ class Compactor:
             return False
         if outcome is None or isinstance(outcome, Compacted | Superseded):
             await run.history.catch_up()
-            full = not overflowed and used(run.history.context) >= FULL * limit
+            full = (
+                not overflowed
+                and count_used_tokens(run.history.context) >= FULL * limit
+            )
             if full and isinstance(outcome, Compacted):
                 await run.record(ContextKept(_STILL_LONG, run.history.seq))
                 await run.history.catch_up()
@@ -268,26 +272,26 @@ class Compactor:
     ) -> Outcome:
         context = history.context
         segment = (await journal.head(history.conversation)).segment
-        same: dict[str, Any] = {"messages": [], "session_id": segment or ""}
+        unchanged: dict[str, Any] = {"messages": [], "session_id": segment or ""}
         cut = _cut_items(
             context.items, int(limit * TAIL), context.unplaced or history.seq + 1
         )
         if segment is None or cut == 0:
-            return NothingToDo(**same)
+            return NothingToDo(**unchanged)
         holder = f"compact-{uuid.uuid4().hex}"
         locked = await journal.threads.run(
             partial(acquire_lock, self._rotations, segment, holder)
         )
         if locked is False:
-            return Busy(**same)
+            return Busy(**unchanged)
         try:
             covered = context.items[:cut]
             fits = int(room * FULL / _share(context))
-            summary, why = await self._ask(
+            summary, reason = await self._write_summary(
                 journal, history.conversation, agent, model, covered, fits, run
             )
-            if why:
-                return Aborted(**same, why=why)
+            if reason:
+                return Aborted(**unchanged, why=reason)
             earlier = (
                 text_of(covered[0].message.parts) if covered[0].position == 0 else ""
             )
@@ -298,7 +302,7 @@ class Compactor:
                 len(summary) // 4 + estimate(context.items[cut:]),
             )
             if after >= before:
-                return Aborted(**same, why=NO_SHORTER)
+                return Aborted(**unchanged, why=NO_SHORTER)
             commit = partial(
                 self._rotations.commit,
                 segment,
@@ -306,7 +310,7 @@ class Compactor:
                     text=summary,
                     covers_to=covered[-1].position,
                     folded_to=history.seq,
-                    kept=_kept(context.items, cut),
+                    kept=_find_kept_seqs(context.items, cut),
                     tokens_before=before,
                     tokens_after=after,
                     model=model.name,
@@ -321,14 +325,14 @@ class Compactor:
                     partial(release_lock, self._rotations, segment, holder)
                 )
         if not isinstance(rotated, Rotated):
-            return Superseded(**same, by=rotated.by)
+            return Superseded(**unchanged, by=rotated.by)
         # The work owed for the ended segment is in the store, so a later look finds the segment.
         with contextlib.suppress(StoreUnavailable):
             await self._compacted(segment)
         return Compacted(messages=[], session_id=rotated.session_id, summary=summary, tokens_before=before,
                          tokens_after=after)  # fmt: skip
 
-    async def _ask(
+    async def _write_summary(
         self,
         journal: AsyncJournal,
         conversation: str,
@@ -340,32 +344,36 @@ class Compactor:
     ) -> tuple[str, str]:
         """Return the summary and an empty string, or an empty string and the reason for the failure."""
         plain = _fitting(
-            await _spelled(journal, covered),
+            await _spell_out_files(journal, covered),
             room - len(agent.prompt + INSTRUCTION) // 4,
         )
-        also = await self._also(plain) if agent.memory is not None else ""
-        messages = [*plain, Message("user", (Text(INSTRUCTION + also),))]
+        additions = (
+            await self._collect_additions(plain) if agent.memory is not None else ""
+        )
+        messages = [*plain, Message("user", (Text(INSTRUCTION + additions),))]
         body = model.body(
             agent.prompt, [], [model.message(message) for message in messages], {}
         )
         answer: Answer | Failure | None = None
-        said, renewed_at = 0, journal.clock.monotonic()
+        chars, renewed_at = 0, journal.clock.monotonic()
         async with contextlib.aclosing(
             model.stream(body, silence=agent.limits.silence)
         ) as stream:
             async for piece in stream:
                 if isinstance(piece, Answer | Failure):
                     answer = piece
-                said += len(piece.text) if isinstance(piece, Words) else 0
-                if said > SUMMARY_CHARS_MAX:
+                chars += len(piece.text) if isinstance(piece, Words) else 0
+                if chars > SUMMARY_CHARS_MAX:
                     return "", "The summary is too long."
                 now = journal.clock.monotonic()
                 # A summary may take longer than the lease, so renew the lease meanwhile.
                 if run is not None and now - renewed_at > run.lease.seconds / 4:
                     run.lease, renewed_at = await journal.renew(run.lease), now
         if not isinstance(answer, Answer):
-            why = answer.message if answer is not None else "it ended without an end."
-            return "", f"The summary could not be written: {why}"
+            reason = (
+                answer.message if answer is not None else "it ended without an end."
+            )
+            return "", f"The summary could not be written: {reason}"
         if answer.usage is not None:
             await journal.append(
                 conversation,
@@ -383,40 +391,40 @@ class Compactor:
             else ("", "The summary is too long.")
         )
 
-    async def _also(self, messages: Sequence[Message]) -> str:
+    async def _collect_additions(self, messages: Sequence[Message]) -> str:
         """Return the text that memory providers want to keep, for the end of the instruction."""
-        told = [
+        plain_messages = [
             {"role": message.role, "content": text_of(message.parts)}
             for message in messages
         ]
-        kept = quote((await self._must_keep(told))[:_KEPT_CHARS_MAX])
+        required_text = quote((await self._must_keep(plain_messages))[:_KEPT_CHARS_MAX])
         return (
-            f"\n\nA memory of yours asks that these things are not left out:\n{kept}"
-            if kept
+            f"\n\nA memory of yours asks that these things are not left out:\n{required_text}"
+            if required_text
             else ""
         )
 
-    async def _trim(self, run: Run, why: str) -> bool:
+    async def _trim(self, run: Run, reason: str) -> bool:
         """Shorten old tool output by a fixed rule if no summary is possible, and record the reason.
 
         Return `True` if something was shortened.
         """
         context, opened = run.history.context, run.history.context.opened
         long = [placed for placed in context.items[:-KEEP_MESSAGES] if _is_long(placed)]
-        kept = ContextKept(why, run.history.seq)
+        context_kept = ContextKept(reason, run.history.seq)
         if not long or opened is None:
-            await run.record(kept)
+            await run.record(context_kept)
             await run.history.catch_up()
             return False
         trimmed = msgspec.structs.replace(
             opened, reason="trimmed", trimmed_to=max(placed.last for placed in long)
         )
-        await run.record(kept, trimmed)
+        await run.record(context_kept, trimmed)
         await run.history.catch_up()
         return True
 
 
-def used(context: Context) -> int:
+def count_used_tokens(context: Context) -> int:
     """Return the tokens of the next request: the provider's last count plus an estimate of the newer messages."""
     return context.used + estimate(
         context.items[context.used_items if context.used else 0 :]
@@ -436,11 +444,13 @@ def estimate(items: Sequence[Placed]) -> int:
 
 def _tokens(message: Message) -> int:
     return (
-        len(msgspec.json.encode(message)) // 4 + 4 + sum(map(_attached, message.parts))
+        len(msgspec.json.encode(message)) // 4
+        + 4
+        + sum(map(_estimate_blob_tokens, message.parts))
     )
 
 
-def _attached(part: Part) -> int:
+def _estimate_blob_tokens(part: Part) -> int:
     """Return the estimated tokens of an attached blob. Providers count a picture by its pixels, up to a limit."""
     match part:
         case Image(width=width, height=height):
@@ -452,17 +462,19 @@ def _attached(part: Part) -> int:
     return 0
 
 
-async def _spelled(journal: AsyncJournal, covered: Sequence[Placed]) -> list[Placed]:
+async def _spell_out_files(
+    journal: AsyncJournal, covered: Sequence[Placed]
+) -> list[Placed]:
     """Return the messages with the text of attached files, so that the summary can include it."""
-    found = []
+    spelled = []
     for placed in covered:
         files = [part for part in placed.message.parts if isinstance(part, File)]
         contents = await contents_of(files, journal.get_blob, journal.threads)
         parts = spelled_out(placed.message.parts, contents)
-        found.append(
+        spelled.append(
             msgspec.structs.replace(placed, message=Message(placed.message.role, parts))
         )
-    return found
+    return spelled
 
 
 def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
@@ -484,7 +496,7 @@ def _cut_items(items: Sequence[Placed], tail: int, waiting: int) -> int:
     return cut if cut > (2 if first_is_summary else 1) else 0
 
 
-def _kept(items: Sequence[Placed], cut: int) -> list[int]:
+def _find_kept_seqs(items: Sequence[Placed], cut: int) -> list[int]:
     """Return the seqs of the person's last message if the summary covers the message.
 
     The message stays word for word.

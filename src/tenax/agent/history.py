@@ -45,20 +45,20 @@ class History:
         self.turns = Turns()
         self.seq = 0
         self.incarnation = ""
-        self.seen = 0
+        self.observed_seq = 0
         """Seq of the last event given to `observe`."""
         self.observers: set[Callable[[Recorded], None]] = set()
         """Callbacks for every event of the feed, including events not folded here yet."""
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def behind(self) -> bool:
         """Whether the feed has delivered events that are not folded here."""
-        return self.seq < self.seen
+        return self.seq < self.observed_seq
 
     def observe(self, recorded: Recorded) -> None:
         """Take an event from the feed. Fold the event if no read is needed, and call the observers."""
-        self.seen = recorded.seq
+        self.observed_seq = recorded.seq
         # Damage is reported by `catch_up`, at the moment a caller needs the event.
         with contextlib.suppress(StoreDamaged):
             self._fold_next(recorded)
@@ -68,7 +68,7 @@ class History:
     def _fold_next(self, recorded: Recorded) -> None:
         journal = self._journal
         first = recorded.seq == 1 and self.seq == 0
-        if self._one.locked() or recorded.seq != self.seq + 1:
+        if self._lock.locked() or recorded.seq != self.seq + 1:
             return
         if not first and (self.seq == 0 or self.incarnation != journal.incarnation):
             return
@@ -88,17 +88,17 @@ class History:
         Fold anew where folding on is not possible: after an erasure, or in another incarnation of the store. `head`
         saves a read if the caller has just read the head of the conversation.
         """
-        async with self._one:
-            seen = self.seen
-            while not await self._fold_rest(head):
+        async with self._lock:
+            observed_seq = self.observed_seq
+            while not await self._fold_page(head):
                 head = 0
             await self._wait_for_erased()
             # A crash of the store may have lost events that the feed delivered. Events delivered in the meantime are
             # still to be folded.
-            if self.seen == seen:
-                self.seen = self.seq
+            if self.observed_seq == observed_seq:
+                self.observed_seq = self.seq
 
-    async def _fold_rest(self, head: int) -> bool:
+    async def _fold_page(self, head: int) -> bool:
         """Fold one page of the missing events. Return whether no event is missing any more."""
         journal = self._journal
         if self.seq == 0 or self.incarnation != journal.incarnation:
@@ -122,7 +122,7 @@ class History:
 
         If events of other writers come first, `catch_up` folds the events later.
         """
-        async with self._one:
+        async with self._lock:
             for recorded in stored:
                 if recorded.seq <= self.seq:
                     continue
@@ -153,7 +153,7 @@ class History:
         self.incarnation = journal.incarnation
         head = await journal.head(name)
         started = await journal.run(name, head.run) if head.run is not None else None
-        after, given = await _start_of_fold(journal, name, head.segment)
+        after, kept_messages = await _start_of_fold(journal, name, head.segment)
         # If the context starts with a clear, the clear itself belongs to the fold.
         after = max(after, head.context_from - 2)
         if head.unanswered:
@@ -161,7 +161,7 @@ class History:
         if started is not None and started.started is not None:
             after = min(after, started.started - 1)
         while True:
-            self.context, self.turns, self.seq = Context(given), Turns(), 0
+            self.context, self.turns, self.seq = Context(kept_messages), Turns(), 0
             missing = await self._fold(after, head.head)
             if missing is None:
                 return
@@ -191,13 +191,13 @@ class History:
 
 async def context_at(journal: AsyncJournal, conversation: str, seq: int) -> Context:
     """Return the context of the model as of `seq`."""
-    segment, found = (await journal.head(conversation)).segment, None
-    while segment is not None and (found := await journal.segment(segment)) is not None:
-        if found.opened_seq <= seq:
+    segment, row = (await journal.head(conversation)).segment, None
+    while segment is not None and (row := await journal.segment(segment)) is not None:
+        if row.opened_seq <= seq:
             break
-        segment = found.parent
-    after, given = await _start_of_fold(journal, conversation, segment)
-    context = Context(given)
+        segment = row.parent
+    after, kept_messages = await _start_of_fold(journal, conversation, segment)
+    context = Context(kept_messages)
     async for recorded in _between(journal, conversation, after, seq):
         await _apply(journal, context, recorded)
     return context
@@ -209,10 +209,10 @@ async def _start_of_fold(
     """Return the seq at which the fold of a segment starts, and the earlier messages kept by the summary of the
     segment.
     """
-    found = await journal.segment(segment) if segment is not None else None
-    if found is None or found.conversation != conversation or not found.covers_to:
+    row = await journal.segment(segment) if segment is not None else None
+    if row is None or row.conversation != conversation or not row.covers_to:
         return 0, []
-    opened = await journal.fact(conversation, found.opened_seq)
+    opened = await journal.fact(conversation, row.opened_seq)
     event = opened.event if opened is not None else None
     words = (
         await journal.fact(conversation, event.summary)
@@ -221,9 +221,9 @@ async def _start_of_fold(
     )
     summary = words.event if words is not None else None
     if not isinstance(summary, ContextSummarised):
-        return found.covers_to, []
-    kept = [await journal.fact(conversation, seq) for seq in summary.kept]
-    return found.covers_to, [recorded for recorded in kept if recorded is not None]
+        return row.covers_to, []
+    messages = [await journal.fact(conversation, seq) for seq in summary.kept]
+    return row.covers_to, [recorded for recorded in messages if recorded is not None]
 
 
 async def _between(
@@ -251,9 +251,9 @@ async def _apply(journal: AsyncJournal, context: Context, recorded: Recorded) ->
     for seq in _inputs_of(recorded):
         if (
             not context.knows(seq)
-            and (found := await journal.fact(recorded.conversation, seq)) is not None
+            and (message := await journal.fact(recorded.conversation, seq)) is not None
         ):
-            context.know(found)
+            context.know(message)
     return context.apply(recorded)
 
 

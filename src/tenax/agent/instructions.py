@@ -17,7 +17,7 @@ from typing import Final
 
 from tenax.text import replace_hidden
 
-__all__ = ["NOTE", "instructions", "line", "marked", "read"]
+__all__ = ["NOTE", "instructions", "line", "mark", "read"]
 
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
 FILE_CHARS_MAX: Final = 16_000
@@ -38,29 +38,29 @@ def instructions(
 
     Only the owner gets the personal file and the files above the folder.
     """
-    said = []
-    if owner and (own := read(personal)):
-        said.append(f"The person's own instructions:\n\n{own}")
+    sections = []
+    if owner and (personal_text := read(personal)):
+        sections.append(f"The person's own instructions:\n\n{personal_text}")
     above = [folder, *(folder.parents if owner else ())][:_FOLDERS_MAX]
     if home in above:
         above = above[: above.index(home) + 1]
-    found = [
+    texts = [
         text for parent in reversed(above) if (text := _of_folder(parent, personal))
     ]
-    if found:
-        said.append("\n\n".join([NOTE, *found]))
-    return _clipped("\n\n".join(said), ALL_CHARS_MAX)
+    if texts:
+        sections.append("\n\n".join([NOTE, *texts]))
+    return _clipped("\n\n".join(sections), ALL_CHARS_MAX)
 
 
 def _of_folder(folder: Path, personal: Path) -> str:
     for name in NAMES:
         file = folder / name
         if file != personal and (text := read(file)):
-            return marked(str(file), text)
+            return mark(str(file), text)
     return ""
 
 
-def marked(file: str, text: str) -> str:
+def mark(file: str, text: str) -> str:
     """Quote text from the folder between marks."""
     words = _MARK.sub(r"[\1folder-instructions", text)
     return f'<folder-instructions file="{line(file)}">\n{words}\n</folder-instructions>'
@@ -78,16 +78,16 @@ def read(
     except OSError:
         return ""
     try:
-        whole = (
+        data = (
             os.read(opened, 4 * chars + 4)
             if stat.S_ISREG(os.fstat(opened).st_mode)
             else b""
         )
     except OSError:
-        whole = b""
+        data = b""
     finally:
         os.close(opened)
-    text = whole.decode("utf-8", "replace").strip()
+    text = data.decode("utf-8", "replace").strip()
     return _clipped(replace_hidden(text, "", keep="\n\t"), chars)
 
 

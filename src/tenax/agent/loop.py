@@ -146,7 +146,7 @@ class Agent:
     def signature(self) -> str:
         """A hash that changes when the start of a request would change."""
         specs = msgspec.json.encode(self.gate.specs())
-        told = msgspec.json.encode(
+        request_start = msgspec.json.encode(
             [
                 self.prompt,
                 self.settings,
@@ -154,7 +154,7 @@ class Agent:
                 RENDERER,
             ]
         )
-        return hashlib.sha256(told + specs).hexdigest()
+        return hashlib.sha256(request_start + specs).hexdigest()
 
 
 class ParentLink(Protocol):
@@ -176,7 +176,7 @@ class Rendered:
     def __init__(self, journal: AsyncJournal) -> None:
         self._journal = journal
         self._of: tuple[str, int] = ("", -1)
-        self._known: dict[int, tuple[Message, bytes]] = {}
+        self._messages: dict[int, tuple[Message, bytes]] = {}
         self.prompt: tuple[ContextOpened, str] | None = None
         """The prompt of the epoch, which stays the same across runs."""
 
@@ -194,21 +194,21 @@ class Rendered:
         """
         contents: dict[Part, str | None] = {}
         while (
-            wanted := self._attached(model, history.context, inputs) - contents.keys()
+            missing := self._attached(model, history.context, inputs) - contents.keys()
         ):
             contents |= await contents_of(
-                wanted, self._journal.get_blob, self._journal.threads
+                missing, self._journal.get_blob, self._journal.threads
             )
-        context, known = history.context, self._known
+        context, rendered = history.context, self._messages
         messages = []
         for item in context.items:
-            found = known.get(item.nth)
-            if found is None or found[0] is not item.message:
-                found = known[item.nth] = (
+            entry = rendered.get(item.nth)
+            if entry is None or entry[0] is not item.message:
+                entry = rendered[item.nth] = (
                     item.message,
                     model.message(item.message, contents),
                 )
-            messages.append(found[1])
+            messages.append(entry[1])
         messages += [
             model.message(message, contents) for message in context.end(inputs)
         ]
@@ -220,29 +220,29 @@ class Rendered:
     ) -> set[Part]:
         """Return the files, and the pictures if the model sees pictures, of messages not rendered yet."""
         if self._of != (model.name, context.epoch):
-            self._of, self._known = (model.name, context.epoch), {}
-        shown = (
+            self._of, self._messages = (model.name, context.epoch), {}
+        kinds = (
             (File, Image)
             if context.opened is not None and context.opened.sees
             else (File,)
         )
-        known = self._known
+        rendered = self._messages
         new = [item.message for item in context.items
-               if (found := known.get(item.nth)) is None or found[0] is not item.message]  # fmt: skip
+               if (entry := rendered.get(item.nth)) is None or entry[0] is not item.message]  # fmt: skip
         return {
             part
             for message in new + context.end(inputs)
             for part in message.parts
-            if isinstance(part, shown)
+            if isinstance(part, kinds)
         }
 
-    def rest(self) -> None:
+    def drop_large(self) -> None:
         """Drop the rendered messages at the end of a run if they are large, mostly because of pictures.
 
         The next run renders them again.
         """
-        if sum(len(sent) for _, sent in self._known.values()) > _RESTING_BYTES_MAX:
-            self._known = {}
+        if sum(len(data) for _, data in self._messages.values()) > _RESTING_BYTES_MAX:
+            self._messages = {}
 
 
 class RunCompactor(Protocol):
@@ -258,7 +258,7 @@ class CallWatch(Protocol):
     async def events(self) -> list[FilesChanged]:
         """Return the event to append with the outcome of the call, or an empty list if nothing changed."""
 
-    def stored(self) -> None:
+    def drop_snapshot(self) -> None:
         """Drop the snapshot, because the event is stored."""
 
 
@@ -315,7 +315,7 @@ class Run:
         self._folder = services.folder
         self._changes = services.changes
         self._spool = services.spool
-        self._asks = services.asks
+        self._can_ask = services.asks
         self._compactor = services.compactor
         self._parent = services.parent
         self._elsewhere = False
@@ -326,9 +326,9 @@ class Run:
         self._backoff = Backoff(agent.limits.pause, _RETRY_SECONDS_MAX, jitter=0.25)
         """Pauses between the retries."""
         self._stop = asyncio.Event()
-        self._taken = asyncio.Event()
+        self._taken_over = asyncio.Event()
         self._late: list[Event] = []
-        self._held = False
+        self._is_spooled = False
         self._renewed_at = self.journal.clock.monotonic()
         self._partials: Partials | None = None
         self._recalled = False
@@ -347,20 +347,20 @@ class Run:
         try:
             return await self._steps()
         except LeaseLost:
-            await self._leave_late()
+            await self._store_late_output()
             return "lost"
         except asyncio.CancelledError:
-            await self._cut_off("Tenax was stopped.")
+            await self._seal_run("Tenax was stopped.")
             raise
         finally:
             self.history.observers.discard(self._notice)
-            self.rendered.rest()
+            self.rendered.drop_large()
 
     async def _steps(self) -> Ended:
         while True:
             await self._fold_new_events()
             run = self._open_run()
-            if self.turns.stopped or not await self._while_away(
+            if self.turns.stopped or not await self._retry_while_unavailable(
                 partial(self._parent.is_wanted, self.history)
             ):
                 return await self._cancel(run)
@@ -375,8 +375,8 @@ class Run:
                     "failed",
                     f"It took {run.requests} steps without coming to an end, and was stopped.",
                 )
-            if why := await self._over_budget():
-                return await self._finish("failed", why)
+            if reason := await self._find_spent_budget():
+                return await self._finish("failed", reason)
             await self._open_epoch()
             await self._recall(run)
             if self.history.context.opened is None or await self._compactor.make_room(
@@ -384,7 +384,7 @@ class Run:
             ):
                 # The context was erased or summarised in the meantime, so requests start differently now.
                 continue
-            ended = await self._ask()
+            ended = await self._call_model()
             if ended is not None:
                 return ended
 
@@ -417,14 +417,14 @@ class Run:
         self._has_folded = True
 
     async def _catch_up(self) -> None:
-        await self._while_away(self.history.catch_up)
+        await self._retry_while_unavailable(self.history.catch_up)
 
-    async def _while_away(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_while_unavailable(self, function: Callable[[], Awaitable[T]]) -> T:
         """Do work with the store, and retry as long as the store is unavailable."""
         backoff = Backoff(0.1, 5.0)
         while True:
             try:
-                return await work()
+                return await function()
             except StoreUnavailable as error:
                 log.warning(
                     "%s Trying again.",
@@ -443,28 +443,30 @@ class Run:
             case RunStop() if recorded.run in {None, self.id}:
                 self._stop.set()
             case RunFinished() if recorded.run == self.id:
-                self._taken.set()
+                self._taken_over.set()
 
     # -- the store -------------------------------------------------------------------------------------------
 
-    async def record(self, *events: Event, held: bool = False) -> list[Recorded]:
+    async def record(
+        self, *events: Event, has_happened: bool = False
+    ) -> list[Recorded]:
         """Append under the lease, and retry while the store is unavailable.
 
-        `held` means that the events have already happened. If the store does not accept them within a second, they are
+        `has_happened` means that the events have already happened. If the store does not accept them within a second, they are
         also held on this host.
         """
         happened = [event for event in events if not isinstance(event, RunFinished)]
         append = asyncio.ensure_future(self._append(events))
         try:
             done, _ = await asyncio.wait(
-                {append}, timeout=HOLD_SECONDS if held else None
+                {append}, timeout=HOLD_SECONDS if has_happened else None
             )
             if not done:
                 for event in happened:
                     await self._hold_event(event)
             stored = await append
         except LeaseLost:
-            self._late += happened if held else ()
+            self._late += happened if has_happened else ()
             raise
         except asyncio.CancelledError:
             # The append may still be stored or refused. The next append has to come after it.
@@ -496,7 +498,7 @@ class Run:
                 append_id = unknown.append_id
                 raise StoreUnavailable(str(unknown)) from unknown
 
-        stored = await self._while_away(once)
+        stored = await self._retry_while_unavailable(once)
         await self.history.take_stored(stored)
         self.released = ends
         if not ends:
@@ -504,26 +506,29 @@ class Run:
         return stored
 
     async def _hold_event(self, event: Event) -> None:
-        self._held = True
+        self._is_spooled = True
         await self._spool.hold(self.conversation, self.id, event)
 
     async def _clear_spool(self) -> None:
         """Clear the spool of the run, because the store has all held events."""
-        if self._held:
-            self._held = False
+        if self._is_spooled:
+            self._is_spooled = False
             await self._spool.let_go(self.conversation, self.id)
 
-    async def _renew(self, work: float = 0.0) -> None:
-        """Renew the lease past the longest silence, or past `work` seconds.
+    async def _renew(self, seconds_needed: float = 0.0) -> None:
+        """Renew the lease past the longest silence, or past `seconds_needed` seconds.
 
         Steps keep a run alive: each stored step renews the lease.
         """
         limits = self.agent.limits
-        seconds = max(limits.silence, work) + limits.lease_grace
+        seconds = max(limits.silence, seconds_needed) + limits.lease_grace
         now = self.journal.clock.monotonic()
-        if work > limits.silence or now - self._renewed_at > limits.lease_grace / 2:
+        if (
+            seconds_needed > limits.silence
+            or now - self._renewed_at > limits.lease_grace / 2
+        ):
             self._renewed_at = now
-            self.lease = await self._while_away(
+            self.lease = await self._retry_while_unavailable(
                 lambda: self.journal.renew(self.lease, seconds=seconds)
             )
 
@@ -540,22 +545,24 @@ class Run:
             and (opened is None or opened.memory is not None)
         ):
             if self._shared is None:
-                self._shared = await self._while_away(
+                self._shared = await self._retry_while_unavailable(
                     partial(self.journal.shared, self.conversation)
                 )
             shared = self._shared
         begins = (self.agent.signature, shared, self.model.name)
-        here = not self._opened_elsewhere()
+        is_own_folder = not self._opened_elsewhere()
         if (
-            here
+            is_own_folder
             and opened is not None
             and (opened.signature, opened.shared, opened.model) == begins
         ):
             return
         # Memory text for a single person must not be shown to several people.
-        stays = opened is not None and shared == was_shared and here
+        stays = opened is not None and shared == was_shared and is_own_folder
         memory = (
-            opened.memory if opened is not None and stays else await self._remembered()
+            opened.memory
+            if opened is not None and stays
+            else await self._store_additions()
         )
         text = await self._prompt_with(memory)
         prompt, tools = await self._put_blobs(text.encode(), msgspec.json.encode(specs))
@@ -574,7 +581,7 @@ class Run:
                 sees=self.model.sees,
             )
         )
-        await self._fold_own(stored)
+        await self._fold_stored(stored)
 
     async def _put_blobs(self, *contents: bytes) -> list[str]:
         """Store contents as blobs. Return their hashes."""
@@ -583,9 +590,9 @@ class Run:
         def put() -> list[str]:
             return [journal.journal.put_blob(content) for content in contents]
 
-        return await self._while_away(lambda: journal.threads.run(put))
+        return await self._retry_while_unavailable(lambda: journal.threads.run(put))
 
-    async def _fold_own(self, stored: Sequence[Recorded]) -> None:
+    async def _fold_stored(self, stored: Sequence[Recorded]) -> None:
         """Make sure that events stored by this run are folded, together with all earlier events."""
         if self.history.behind or self.history.seq < stored[-1].seq:
             await self._catch_up()
@@ -600,7 +607,7 @@ class Run:
         opener = self.turns.runs.get(self.history.context.opened_in or "")
         return opener is None or opener.started.folder != str(self._folder)
 
-    async def _remembered(self) -> Blob | None:
+    async def _store_additions(self) -> Blob | None:
         """Store the segment's additions to the agent's prompt: instruction files and memory. Return their blob."""
         parts = []
         if self.agent.instructions is not None:
@@ -609,28 +616,34 @@ class Run:
             # A segment without memory is better than no segment.
             with contextlib.suppress(TenaxError):
                 parts.append(await self.agent.memory.block(self.conversation))
-        said = "\n\n".join(filter(None, parts)).encode()
+        additions = "\n\n".join(filter(None, parts)).encode()
         return (
-            Blob(await self._while_away(lambda: self.journal.put_blob(said)))
-            if said
+            Blob(
+                await self._retry_while_unavailable(
+                    lambda: self.journal.put_blob(additions)
+                )
+            )
+            if additions
             else None
         )
 
     async def _prompt_with(self, memory: Blob | None) -> str:
         if memory is None:
             return self.agent.prompt
-        said = await self._while_away(lambda: self.journal.get_blob(memory.blob))
-        return f"{self.agent.prompt}\n\n{(said or b'').decode()}"
+        additions = await self._retry_while_unavailable(
+            lambda: self.journal.get_blob(memory.blob)
+        )
+        return f"{self.agent.prompt}\n\n{(additions or b'').decode()}"
 
     async def _prompt_now(self) -> str:
         """Return the prompt of the request: the agent's prompt and the additions of the segment."""
         opened = self.history.context.opened
         assert opened is not None
-        known = self.rendered.prompt
-        if known is None or known[0] is not opened:
-            known = opened, await self._prompt_with(opened.memory)
-            self.rendered.prompt = known
-        return known[1]
+        prompt = self.rendered.prompt
+        if prompt is None or prompt[0] is not opened:
+            prompt = opened, await self._prompt_with(opened.memory)
+            self.rendered.prompt = prompt
+        return prompt[1]
 
     async def _recall(self, run: OpenRun) -> None:
         """Ask the memory about the inputs, before the first request. A resumed run already has the recalled text."""
@@ -643,39 +656,43 @@ class Run:
             return
         self._recalled = True
         inputs = set(run.inputs)
-        asked = [
+        questions = [
             item.message
             for item in self.history.context.items
             if item.person and inputs & set(item.seqs)
         ]
-        words = "\n".join(text_of(message.parts) for message in asked)
-        found = await self.agent.memory.recall(
+        words = "\n".join(text_of(message.parts) for message in questions)
+        recalled = await self.agent.memory.recall(
             self.conversation, words, turn=len(self.turns.runs)
         )
-        if found is not None:
-            await self._fold_own(await self.record(found))
+        if recalled is not None:
+            await self._fold_stored(await self.record(recalled))
 
-    async def _over_budget(self) -> str:
+    async def _find_spent_budget(self) -> str:
         """Return the reason if the budget is used up, or "". Only calls with a price count (docs/CONFIGURATION.md)."""
         limits = self.agent.limits
-        here = await self._while_away(partial(self._parent.payer, self.conversation))
-        for limit, conversation, where in (
-            (limits.dollars_conversation, here, "this conversation"),
+        payer = await self._retry_while_unavailable(
+            partial(self._parent.payer, self.conversation)
+        )
+        for limit, conversation, period in (
+            (limits.dollars_conversation, payer, "this conversation"),
             (limits.dollars_day, None, "today (UTC)"),
         ):
             if limit is None:
                 continue
-            spent = await self._while_away(partial(self.journal.spent, conversation))
-            if spent.cost >= limit:
-                return f"The budget for {where} is used up: {spent.cost:.2f} of {limit:.2f} US dollars. Raise it in the configuration."
+            totals = await self._retry_while_unavailable(
+                partial(self.journal.spent, conversation)
+            )
+            if totals.cost >= limit:
+                return f"The budget for {period} is used up: {totals.cost:.2f} of {limit:.2f} US dollars. Raise it in the configuration."
         return ""
 
-    async def _ask(self) -> Ended | None:
+    async def _call_model(self) -> Ended | None:
         """Call the model once. Return `None` if the run goes on."""
         model, steers = self.model, self.turns.steers
         prompt = await self._prompt_now()
         specs = self.agent.gate.specs()
-        body = await self._while_away(
+        body = await self._retry_while_unavailable(
             lambda: self.rendered.body(model, self.history, prompt, specs, steers)
         )
         (requested,) = await self.record(
@@ -688,7 +705,7 @@ class Run:
             )
         )
         outcome = await self._stream(model, body, requested.seq)
-        whole = self._partials.whole if self._partials is not None else ""
+        text = self._partials.text if self._partials is not None else ""
         self._partials = None
         match outcome:
             case Answer(parts, usage, finish):
@@ -697,21 +714,21 @@ class Run:
                 )
                 self.overflow, self._failures = None, 0
                 if any(isinstance(part, ToolCall) for part in parts):
-                    await self.record(answer, held=True)
+                    await self.record(answer, has_happened=True)
                     return None
                 return await self._finish("completed", answer=answer)
             case Failure() as failure:
-                await self._seal(requested.seq, whole)
-                return await self._failed(requested.seq, failure)
+                await self._seal(requested.seq, text)
+                return await self._handle_failure(requested.seq, failure)
             case None:
-                await self._seal(requested.seq, whole)
+                await self._seal(requested.seq, text)
                 # The run was asked to stop, and the next step handles the stop.
                 return None
 
     async def _seal(self, request: int, text: str) -> None:
         """Turn cut-off text into a fact before new text replaces it."""
         if text:
-            await self.record(MessagePartial([Text(text)], request), held=True)
+            await self.record(MessagePartial([Text(text)], request), has_happened=True)
 
     async def _stream(
         self, model: Model, body: bytes, request: int
@@ -729,7 +746,7 @@ class Run:
             self._read_answer(model, body, partials), name=f"model {self.id}"
         )
         try:
-            return await self.unless_stopped(reading, self._taken)
+            return await self.unless_stopped(reading, self._taken_over)
         finally:
             await partials.end()
 
@@ -777,7 +794,7 @@ class Run:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 
-    async def _failed(self, request: int, failure: Failure) -> Ended | None:
+    async def _handle_failure(self, request: int, failure: Failure) -> Ended | None:
         """Handle a failed call: retry, use the next model, make room, or end the run with the reason."""
         limits, last = self.agent.limits, len(self.agent.models) - 1
         wait: float | None = None
@@ -802,10 +819,12 @@ class Run:
         """Wait, unless the run is asked to stop. The lease is renewed meanwhile."""
         until = self.journal.clock.monotonic() + seconds
         while (
-            left := until - self.journal.clock.monotonic()
+            remaining := until - self.journal.clock.monotonic()
         ) > 0 and not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, self.agent.limits.lease_grace)):
+                async with asyncio.timeout(
+                    min(remaining, self.agent.limits.lease_grace)
+                ):
                     await self._stop.wait()
             await self._renew()
 
@@ -814,24 +833,24 @@ class Run:
     async def _use_tools(self, step: Step) -> bool:
         """Make the calls of a step. Return `False` if calls wait for a person or continue elsewhere."""
         ready: list[tuple[OpenCall, Allowed]] = []
-        asks: list[Event] = []
+        approvals: list[Event] = []
         waits = False
         for open_call in step.open:
             verdict = self._weigh(step, open_call)
             if isinstance(verdict, Allowed):
                 ready.append((open_call, verdict))
             elif isinstance(verdict, Done):
-                await self._finished(step, open_call, verdict)
+                await self._record_result(step, open_call, verdict)
             else:
                 waits = True
                 if open_call.asked is None:
                     expires = self.journal.clock.now_us() + int(
                         self.agent.limits.approval_seconds * 1e6
                     )
-                    asks.append(ApprovalAsked(step.message, open_call.call.id, open_call.call.name,
+                    approvals.append(ApprovalAsked(step.message, open_call.call.id, open_call.call.name,
                                               open_call.call.arguments, verdict.touches, expires))  # fmt: skip
-        if asks:
-            await self.record(*asks)
+        if approvals:
+            await self.record(*approvals)
         self._elsewhere = False
         await self._perform_all(step, ready)
         return not (waits or self._elsewhere) or self._stop.is_set()
@@ -841,47 +860,47 @@ class Run:
         if open_call.answered is not None and open_call.answered.answer == "no":
             return Done("denied", open_call.answered.why or "The person said no.")
         gate, call = self.agent.gate, open_call.call
-        said = open_call.answered.words if open_call.answered is not None else ""
-        where = Call(
+        words = open_call.answered.words if open_call.answered is not None else ""
+        context = Call(
             self.journal.user or "",
             self.conversation,
             step.message,
             call.id,
             self._folder,
-            said,
+            words,
         )
         verdict = gate.weigh(
-            call.name, call.arguments, where, allowed=self.turns.allowed
+            call.name, call.arguments, context, allowed=self.turns.allowed
         )
         if not isinstance(verdict, Asks):
             return verdict
         if open_call.answered is not None and open_call.asked is not None:
-            return self._approved(verdict, open_call.asked)
+            return self._apply_approval(verdict, open_call.asked)
         if (
             open_call.asked is not None
             and open_call.asked.expires_at < self.journal.clock.now_us()
         ):
             return Done("denied", "Nobody answered in time, so it was not allowed.")
-        if not self._asks:
-            way = (
+        if not self._can_ask:
+            suggestion = (
                 f" This rule would: {verdict.rule.command}"
                 if verdict.rule is not None
                 else ""
             )
             return Done(
                 "denied",
-                f"Nobody is there to be asked, and no rule allows it, so it was not done.{way}",
+                f"Nobody is there to be asked, and no rule allows it, so it was not done.{suggestion}",
             )
         return verdict
 
-    def _approved(self, asks: Asks, asked: ApprovalAsked) -> Allowed | Done:
+    def _apply_approval(self, verdict: Asks, approval: ApprovalAsked) -> Allowed | Done:
         """Apply the person's approval to exactly the call that the person saw."""
-        if asks.touches != asked.touches:
+        if verdict.touches != approval.touches:
             return Done(
                 "denied",
                 "What it would touch is not what was approved, so it was not done.",
             )
-        return self.agent.gate.approve(asks, asked.arguments)
+        return self.agent.gate.approve(verdict, approval.arguments)
 
     async def _perform_all(
         self, step: Step, ready: list[tuple[OpenCall, Allowed]]
@@ -908,7 +927,7 @@ class Run:
                 ToolFinished(
                     step.message, open_call.call.id, "unknown", UNKNOWN_OUTCOME
                 ),
-                held=True,
+                has_happened=True,
             )
             return
         if open_call.handed is None:
@@ -927,26 +946,26 @@ class Run:
             if permit.approved and open_call.asked is not None
             else None
         )
-        async with self._watched(step, open_call, permit) as watch:
+        async with self._watch_call(step, open_call, permit) as watch:
             task = asyncio.create_task(
                 self.agent.gate.perform(permit, approved_arguments=approved)
             )
             try:
-                done = await self.unless_stopped(task)
+                result = await self.unless_stopped(task)
             except asyncio.CancelledError:
-                await self._tell_changes(watch)
+                await self._record_changes(watch)
                 raise
-            changed = await watch.events() if watch is not None else []
-            if done is not None and done.at is None:
-                await self._finished(step, open_call, done, *changed)
-            elif changed:
-                await self.record(*changed)
+            changes = await watch.events() if watch is not None else []
+            if result is not None and result.at is None:
+                await self._record_result(step, open_call, result, *changes)
+            elif changes:
+                await self.record(*changes)
             if watch is not None:
-                watch.stored()
-        if done is not None and done.at is not None:
-            await self._handed(step, open_call, tool, done.at)
+                watch.drop_snapshot()
+        if result is not None and result.at is not None:
+            await self._record_hand_over(step, open_call, tool, result.at)
 
-    def _watched(
+    def _watch_call(
         self, step: Step, open_call: OpenCall, permit: Allowed
     ) -> contextlib.AbstractAsyncContextManager[CallWatch | None]:
         """Return a context manager that finds the call's changes in the folder.
@@ -960,7 +979,7 @@ class Run:
             self.conversation, self.id, step.message, open_call.call.id, also
         )
 
-    async def _tell_changes(self, watch: CallWatch | None) -> None:
+    async def _record_changes(self, watch: CallWatch | None) -> None:
         """Record the changes of a call that is interrupted by the end of the process.
 
         They are recorded now, because later changes are not the call's own.
@@ -968,11 +987,11 @@ class Run:
         if watch is not None:
             with contextlib.suppress(TenaxError, TimeoutError):
                 async with asyncio.timeout(self._changes.timing.interrupt_seconds):
-                    if changed := await watch.events():
-                        await self.record(*changed)
-                    watch.stored()
+                    if changes := await watch.events():
+                        await self.record(*changes)
+                    watch.drop_snapshot()
 
-    async def _handed(
+    async def _record_hand_over(
         self, step: Step, open_call: OpenCall, tool: Tool[Any], at: Elsewhere
     ) -> None:
         """Record that a call continues in another conversation, or stop the call after the time of the tool.
@@ -981,15 +1000,15 @@ class Run:
         """
         until = open_call.handed_at + int(tool.seconds * 1e6)
         # After the answer of a person, the call gets its full time again.
-        asked = open_call.handed is not None and open_call.handed.asks
+        was_asking = open_call.handed is not None and open_call.handed.asks
         if (
             open_call.handed is not None
-            and not (at.asks or asked)
+            and not (at.asks or was_asking)
             and self.journal.clock.now_us() > until
         ):
             await self._halt(at.conversation)
             late = f"{tool.name} was stopped because it took more than {tool.seconds:g} seconds."
-            await self._finished(step, open_call, Done("failed", late))
+            await self._record_result(step, open_call, Done("failed", late))
             return
         self._elsewhere = True
         if open_call.handed is None or open_call.handed.asks != at.asks:
@@ -1000,29 +1019,29 @@ class Run:
     async def _halt(self, conversation: str) -> None:
         """Stop the run that works for a call in another conversation."""
         with contextlib.suppress(Gone):
-            await self._while_away(lambda: self._parent.stop(conversation))
+            await self._retry_while_unavailable(lambda: self._parent.stop(conversation))
 
-    async def _finished(
-        self, step: Step, open_call: OpenCall, done: Done, *changed: FilesChanged
+    async def _record_result(
+        self, step: Step, open_call: OpenCall, result: Done, *changes: FilesChanged
     ) -> None:
         finished = ToolFinished(
-            step.message, open_call.call.id, done.outcome, done.text, done.cut
+            step.message, open_call.call.id, result.outcome, result.text, result.cut
         )
-        await self.record(*changed, finished, held=True)
+        await self.record(*changes, finished, has_happened=True)
 
     # -- ends ------------------------------------------------------------------------------------------------
 
     async def _finish(
         self,
         outcome: Literal["completed", "failed", "cancelled"],
-        why: str = "",
+        reason: str = "",
         answer: MessageAssistant | None = None,
     ) -> Ended:
         """End the run. The answer and the end of the run are stored in a single append."""
         if answer is not None:
-            await self.record(answer, RunFinished(outcome, why), held=True)
+            await self.record(answer, RunFinished(outcome, reason), has_happened=True)
         else:
-            await self.record(RunFinished(outcome, why))
+            await self.record(RunFinished(outcome, reason))
         return outcome
 
     async def _cancel(self, run: OpenRun) -> Ended:
@@ -1030,10 +1049,10 @@ class Run:
         for open_call in run.handed:
             await self._halt(open_call.handed.conversation)  # type: ignore[union-attr]
         for open_call in run.open:
-            begun = open_call.started is not None
+            was_started = open_call.started is not None
             text = (
                 "It was stopped while it ran."
-                if begun
+                if was_started
                 else "It was stopped before it ran."
             )
             await self.record(
@@ -1041,26 +1060,26 @@ class Run:
             )
         return await self._finish("cancelled", "Stopped.")
 
-    def cut(self) -> list[Event]:
+    def seal_partial(self) -> list[Event]:
         """Return the text of an unexpectedly cut-off answer as a sealed event."""
         run = self.turns.run
         if run is None or not run.request:
             return []
-        said = self._partials.whole if self._partials is not None else run.said
-        return [MessagePartial([Text(said)], run.request)] if said else []
+        text = self._partials.text if self._partials is not None else run.said
+        return [MessagePartial([Text(text)], run.request)] if text else []
 
-    async def _cut_off(self, why: str) -> None:
+    async def _seal_run(self, reason: str) -> None:
         """Seal the partial text at the end of the process, so that the run can be resumed."""
-        whole = self._partials.whole if self._partials is not None else ""
+        text = self._partials.text if self._partials is not None else ""
         try:
             async with asyncio.timeout(2.0):
                 await self._catch_up()
                 run = self.turns.run
                 if run is not None and run.id == self.id:
-                    run.said = whole or run.said
-                    await self.record(*interruption(run, why, planned=True))
+                    run.said = text or run.said
+                    await self.record(*interruption(run, reason, planned=True))
         except LeaseLost:
-            await self._leave_late()
+            await self._store_late_output()
         except (TimeoutError, Refused) as error:
             log.warning(
                 "A run is left to the next start: %s",
@@ -1068,15 +1087,17 @@ class Run:
                 extra={"action": "left", "run": self.id},
             )
 
-    async def _leave_late(self) -> None:
+    async def _store_late_output(self) -> None:
         """Store the remaining output as late output of this run, after the lease was lost."""
         late = list(self._late)
         if self._partials is not None:
-            late.insert(0, ReplyDelta(0, 0, self._partials.whole))
-        ship_late = partial(
+            late.insert(0, ReplyDelta(0, 0, self._partials.text))
+        store_late = partial(
             store_late_output, self.journal.journal, self.conversation, self.id, late
         )
-        await self._while_away(lambda: self.journal.threads.run(ship_late))
+        await self._retry_while_unavailable(
+            lambda: self.journal.threads.run(store_late)
+        )
         await self._clear_spool()
 
 

@@ -40,8 +40,8 @@ class Partials:
         self._text = ""
         self._more = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
-        self._held = 0
-        self.stored = 0
+        self._spooled_chars = 0
+        self.stored_chars = 0
         """Number of stored characters."""
 
     def add(self, text: str) -> None:
@@ -57,7 +57,7 @@ class Partials:
                 )
 
     @property
-    def whole(self) -> str:
+    def text(self) -> str:
         """The whole text so far."""
         if self._pieces:
             self._text += "".join(self._pieces)
@@ -82,26 +82,26 @@ class Partials:
                 async with asyncio.timeout(seconds):
                     await self._more.wait()
             self._more.clear()
-            text = self.whole[self.stored :]
+            text = self.text[self.stored_chars :]
             if text or unflushed:
                 await self._store_text(text)
                 unflushed = bool(text)
-                self.stored += len(text)
+                self.stored_chars += len(text)
                 await asyncio.sleep(
                     EARLY_PAUSE if loop.time() - began < EARLY_SECONDS else PAUSE
                 )
 
     async def _store_text(self, text: str) -> None:
-        append = asyncio.ensure_future(self._store(self.stored, text))
+        append = asyncio.ensure_future(self._store(self.stored_chars, text))
         try:
             await asyncio.wait({append}, timeout=HOLD_SECONDS)
             while not append.done():
                 # Hold the text from its beginning, even the stored part: a crashing server may lose the last partials
                 # it accepted.
-                text = self.whole[self._held :]
+                text = self.text[self._spooled_chars :]
                 if text:
-                    await self._hold_text(self._held, text)
-                    self._held += len(text)
+                    await self._hold_text(self._spooled_chars, text)
+                    self._spooled_chars += len(text)
                 await asyncio.wait({append}, timeout=PAUSE)
             await append
         finally:

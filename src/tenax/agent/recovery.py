@@ -85,7 +85,7 @@ PAGE_MAX = 10_000
 UNKNOWN_OUTCOME = "It was begun when Tenax was interrupted, and nobody knows whether it was done. It was not tried again."
 
 
-def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event]:
+def interruption(run: OpenRun, reason: str, *, planned: bool = False) -> list[Event]:
     """Return the events that end a run after its owner died.
 
     Text of a cut-off answer is sealed. A started call with the effect "once" gets an unknown outcome, because the call
@@ -102,7 +102,7 @@ def interruption(run: OpenRun, why: str, *, planned: bool = False) -> list[Event
             )
     if run.answered:
         return [*events, RunFinished("completed")]
-    events.append(RunFinished("interrupted", why, planned))
+    events.append(RunFinished("interrupted", reason, planned))
     if run.said or run.step is not None:
         events.append(RunRecovered("recovered"))
     return events
@@ -121,8 +121,8 @@ def store_late_output(
         stored = _Stored(journal, conversation, run, state)
         first = state.late if state is not None else 0
         words = [
-            RunLate(n, what, payload)
-            for n, (what, payload) in enumerate(stored.late(events), first)
+            RunLate(n, kind, payload)
+            for n, (kind, payload) in enumerate(stored.late(events), first)
         ]
         results = [
             ToolLate(event.message, event.call, event.outcome, event.text, event.cut)
@@ -184,11 +184,11 @@ def replay_spool(
             # The run may have ended before this process got the lease.
             if journal.head(conversation).run != run:
                 continue
-            held = _Stored(
+            missing = _Stored(
                 journal, conversation, run, journal.run(conversation, run)
             ).missing(events)
-            if held:
-                journal.append(conversation, held, run=run, lease=lease)
+            if missing:
+                journal.append(conversation, missing, run=run, lease=lease)
         except (LeaseLost, RunConflict):
             continue
         finally:
@@ -203,7 +203,7 @@ class _Stored:
     def __init__(
         self, journal: Journal, conversation: str, run: str, state: RunState | None
     ) -> None:
-        self._said: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
         self._answered: set[int] = set()
         self._sealed: set[int] = set()
         self._finished: set[tuple[int, str]] = set()
@@ -222,12 +222,12 @@ class _Stored:
             case ModelRequested():
                 self._last = recorded.seq
             case ReplyDelta(request, offset, text) if offset == len(
-                self._said.get(request, "")
+                self._texts.get(request, "")
             ):
-                self._said[request] = self._said.get(request, "") + text
+                self._texts[request] = self._texts.get(request, "") + text
             case MessagePartial(parts, request):
                 self._sealed.add(request)
-                self._said[request] = text_of(parts)
+                self._texts[request] = text_of(parts)
             case MessageAssistant(request=request):
                 self._answered.add(request)
             case ToolFinished(message, call, outcome) | ToolLate(
@@ -243,67 +243,76 @@ class _Stored:
 
     def missing(self, events: Sequence[Event]) -> list[Event]:
         """Return the missing events in a form that can be appended to the open run."""
-        whole = {
+        complete = {
             event.request
             for event in events
             if isinstance(event, MessageAssistant | MessagePartial)
         }
         closed = self._answered | self._sealed
-        ends = {request: len(text) for request, text in self._said.items()}
-        told = dict(ends)
-        found: list[Event] = []
+        ends = {request: len(text) for request, text in self._texts.items()}
+        seen_chars = dict(ends)
+        missing_events: list[Event] = []
         for event in events:
             match event:
-                case ReplyDelta(request, offset, text) if request not in closed | whole:
-                    rest, end = _rest(told, request, offset, text), ends.get(request, 0)
+                case ReplyDelta(request, offset, text) if (
+                    request not in closed | complete
+                ):
+                    new_text, end = (
+                        _take_new_text(seen_chars, request, offset, text),
+                        ends.get(request, 0),
+                    )
                     # Append at the end of the stored text: a crashed server may have lost the last partials.
-                    if rest:
-                        found.append(ReplyDelta(request, end, rest))
-                        ends[request] = end + len(rest)
+                    if new_text:
+                        missing_events.append(ReplyDelta(request, end, new_text))
+                        ends[request] = end + len(new_text)
                 case (
                     MessageAssistant(request=request) | MessagePartial(request=request)
                 ):
                     if request not in closed:
-                        found.append(event)
+                        missing_events.append(event)
                         closed = closed | {request}
-                case ToolFinished() if self.lacks(event) and event not in found:
-                    found.append(event)
-        return found
+                case ToolFinished() if (
+                    self.lacks(event) and event not in missing_events
+                ):
+                    missing_events.append(event)
+        return missing_events
 
     def late(
         self, events: Sequence[Event]
     ) -> list[tuple[Literal["token", "tool"], dict[str, Any]]]:
         """Return the missing text and the tool calls of unstored answers. No text is returned twice."""
-        told = {request: len(text) for request, text in self._said.items()}
+        seen_chars = {request: len(text) for request, text in self._texts.items()}
         answered = set(self._answered)
-        found: list[tuple[Literal["token", "tool"], dict[str, Any]]] = []
+        output: list[tuple[Literal["token", "tool"], dict[str, Any]]] = []
 
-        def say(request: int, offset: int, text: str) -> None:
-            if rest := _rest(told, request, offset, text):
-                found.append(("token", {"text": rest}))
+        def add_text(request: int, offset: int, text: str) -> None:
+            if new_text := _take_new_text(seen_chars, request, offset, text):
+                output.append(("token", {"text": new_text}))
 
         for event in events:
             request = getattr(event, "request", 0) or self._last
             match event:
                 case ReplyDelta(offset=offset, text=text) if request not in answered:
-                    say(request, offset, text)
+                    add_text(request, offset, text)
                 case MessagePartial(parts=parts) if request not in answered:
-                    say(request, 0, text_of(parts))
+                    add_text(request, 0, text_of(parts))
                 case MessageAssistant(parts=parts) if request not in answered:
-                    say(request, 0, text_of(parts))
+                    add_text(request, 0, text_of(parts))
                     calls = [part for part in parts if isinstance(part, ToolCall)]
-                    found += [
+                    output += [
                         ("tool", {"name": call.name, "args": call.arguments})
                         for call in calls
                     ]
                     answered.add(request)
-        return found
+        return output
 
 
-def _rest(told: dict[int, int], request: int, offset: int, text: str) -> str:
-    """Return the part of `text` beyond the text seen so far, and advance `told` to the end of `text`."""
-    before = told.get(request, 0)
-    told[request] = max(before, offset + len(text))
+def _take_new_text(
+    seen_chars: dict[int, int], request: int, offset: int, text: str
+) -> str:
+    """Return the part of `text` beyond the text seen so far, and advance `seen_chars` to the end of `text`."""
+    before = seen_chars.get(request, 0)
+    seen_chars[request] = max(before, offset + len(text))
     return text[max(0, before - offset) :]
 
 
@@ -314,8 +323,8 @@ def end_orphaned_run(journal: Journal, conversation: str, run_id: str) -> None:
     """
     name = f"run:{conversation}"
     for tries in range(_TRIES):
-        known = journal.run(conversation, run_id)
-        if known is not None and known.finished is not None:
+        state = journal.run(conversation, run_id)
+        if state is not None and state.finished is not None:
             return
         lease = journal.claim(name, f"repair {run_id}"[:ID_CHARS_MAX], _LOOK_SECONDS)
         if lease is not None:
@@ -334,16 +343,16 @@ def end_orphaned_run(journal: Journal, conversation: str, run_id: str) -> None:
 
 
 def _end_run(journal: Journal, conversation: str, run_id: str, lease: Lease) -> None:
-    turns, head, known = (
+    turns, head, state = (
         Turns(),
         journal.head(conversation),
         journal.run(conversation, run_id),
     )
-    if known is not None and known.finished is not None:
+    if state is not None and state.finished is not None:
         return
     after = (
-        known.started - 1
-        if known is not None and known.started
+        state.started - 1
+        if state is not None and state.started
         else max(0, head.unanswered - 1)
     )
     for recorded in events_after(journal, conversation, after):
@@ -399,7 +408,7 @@ def open_page(
     """Look for late output, then return the last rows, or the last rows before a key."""
     folded = fold_page(journal, conversation, before, limit)
     page = folded.page(limit)
-    if any(row.state == "pending" for row in page.rows) and _retry(
+    if any(row.state == "pending" for row in page.rows) and _retry_recovery(
         journal, conversation, page, folded.shown, timing.recovery_seconds
     ):
         return fold_page(journal, conversation, before, limit).page(limit)
@@ -416,8 +425,12 @@ def ended_above(
     return state is not None and state.finished is not None and state.finished < first
 
 
-def _retry(
-    journal: Journal, conversation: str, page: Page, shown: Transcript, seconds: float
+def _retry_recovery(
+    journal: Journal,
+    conversation: str,
+    page: Page,
+    transcript: Transcript,
+    seconds: float,
 ) -> bool:
     """Look again for the output of runs with a pending marker. Return `True` if the page has to be read again.
 
@@ -427,13 +440,13 @@ def _retry(
     pending = [
         row for row in page.rows if row.kind == "marker" and row.state == "pending"
     ]
-    changed: list[bool] = []
+    changes: list[bool] = []
 
     def look() -> None:
         try:
-            changed.extend(
+            changes.extend(
                 [
-                    find_output(journal, conversation, row, row.run or "", shown)
+                    find_output(journal, conversation, row, row.run or "", transcript)
                     for row in pending
                 ]
             )
@@ -457,7 +470,7 @@ def _retry(
             _looking.discard(key)
         return False
     thread.join(seconds)
-    return any(changed)
+    return any(changes)
 
 
 _looking: set[tuple[str, str | None, str]] = set()
@@ -466,7 +479,7 @@ _lock = threading.Lock()
 
 
 def find_output(
-    journal: Journal, conversation: str, row: Row, run: str, shown: Transcript
+    journal: Journal, conversation: str, row: Row, run: str, transcript: Transcript
 ) -> bool:
     """Look once for the output of a run. A lease lets only one reader look at a time."""
     name = f"recover:{conversation}:{run}"[:ID_CHARS_MAX]
@@ -475,7 +488,7 @@ def find_output(
     if lease is None:
         return False
     try:
-        state = _verdict(journal, conversation, row, run, shown)
+        state = _decide_state(journal, conversation, row, run, transcript)
         if state is None:
             return False
         with suppress(DedupReused, LeaseLost):
@@ -486,8 +499,8 @@ def find_output(
         journal.release(lease)
 
 
-def _verdict(
-    journal: Journal, conversation: str, row: Row, run: str, shown: Transcript
+def _decide_state(
+    journal: Journal, conversation: str, row: Row, run: str, transcript: Transcript
 ) -> Literal["recovered", "neutral"] | None:
     if (journal.clock.now_us() - row.at) / 1e6 > GIVE_UP_SECONDS:
         return "neutral"
@@ -495,10 +508,10 @@ def _verdict(
     if state is None:
         return None
     if state.late or any(
-        row.run == run and row.kind in {"assistant", "tool"} for row in shown.rows
+        row.run == run and row.kind in {"assistant", "tool"} for row in transcript.rows
     ):
         return "recovered"
-    if state.sealed is None and not _swept(journal, conversation, state):
+    if state.sealed is None and not _is_swept(journal, conversation, state):
         return None
     if state.attempts + 1 >= ATTEMPTS_MAX:
         return "neutral"
@@ -506,7 +519,7 @@ def _verdict(
     return None
 
 
-def _swept(journal: Journal, conversation: str, state: RunState) -> bool:
+def _is_swept(journal: Journal, conversation: str, state: RunState) -> bool:
     """Return whether no more output can arrive: the owner's process has ended, or its host has shipped all spooled
     output.
     """
@@ -515,9 +528,9 @@ def _swept(journal: Journal, conversation: str, state: RunState) -> bool:
     )
     event = started.event if started is not None else None
     owner = event.instance if isinstance(event, RunStarted) else ""
-    gone = {
+    ended_ids = {
         instance.id
         for instance in journal.instances()
         if instance.ended_at is not None or instance.swept_at is not None
     }
-    return owner in gone
+    return owner in ended_ids

@@ -99,14 +99,16 @@ class Rotations:
             return Superseded(head.segment)
         # A caller without `folded_to` has seen everything stored so far.
         folded_to = head.head if summary.folded_to is None else summary.folded_to
-        seen = head.revision if summary.folded_to is None else summary.folded_to
+        seen_revision = (
+            head.revision if summary.folded_to is None else summary.folded_to
+        )
         child = self._journal.ids.segment()
         for _ in range(_TRIES):
             covers_to = summary.covers_to
             if covers_to is None and messages:
                 covers_to = head.head + len(messages) - keep_last
                 # Other writers appended in the meantime, and the summary does not contain their messages.
-                if head.revision > seen:
+                if head.revision > seen_revision:
                     covers_to = max(folded_to, 1)
             elif covers_to is None:
                 covers_to = folded_to
@@ -129,8 +131,8 @@ class Rotations:
                 stored = self._journal.append(
                     conversation, events, expect=expect, lease=lease, run=run
                 )
-            except SegmentMoved as moved:
-                return Superseded(moved.by)
+            except SegmentMoved as error:
+                return Superseded(error.by)
             except HeadMoved:
                 now = self._journal.head(conversation)
                 if now.head == head.head or now.segment != segment_name:

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from tenax.agent.instructions import NOTE, line, marked, read
+from tenax.agent.instructions import NOTE, line, mark, read
 from tenax.concurrency import run_in_own_thread
 from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
@@ -58,40 +58,42 @@ class Skill(msgspec.Struct, frozen=True):
 class Skills:
     """The person's skills and the skills of a folder. `None` disables a source."""
 
-    def __init__(self, own: Path | None, folder: Path | None) -> None:
-        self._own, self._folder = own, folder
+    def __init__(self, personal: Path | None, folder: Path | None) -> None:
+        self._personal, self._folder = personal, folder
 
     def all(self) -> list[Skill]:
         """Return the usable skills, then the unusable skills. The person's skills come first. Reads from the disk."""
-        used: dict[str, Skill] = {}
+        usable: dict[str, Skill] = {}
         broken = []
-        mine, others = (
-            _found(self._own, [], own=True),
-            _found(self._folder, [".tenax", "skills"], own=False),
+        personal_skills, folder_skills = (
+            _list_skills(self._personal, [], own=True),
+            _list_skills(self._folder, [".tenax", "skills"], own=False),
         )
-        for skill in (*mine, *others):
+        for skill in (*personal_skills, *folder_skills):
             problem = skill.problem or (
-                "There is another one of this name." if skill.name in used else ""
+                "There is another one of this name." if skill.name in usable else ""
             )
-            if not problem and len(used) < SKILLS_MAX:
-                used[skill.name] = skill
+            if not problem and len(usable) < SKILLS_MAX:
+                usable[skill.name] = skill
             else:
                 problem = problem or f"There are more than {SKILLS_MAX}."
                 broken.append(msgspec.structs.replace(skill, problem=problem))
-        return [*used.values(), *broken]
+        return [*usable.values(), *broken]
 
-    def told(self) -> str:
+    def describe_skills(self) -> str:
         """Return the list of skills for a prompt, or "" if there are none."""
         lines: dict[bool, str] = {True: "", False: ""}
         for skill in self.all():
             lines[skill.own] += (
                 "" if skill.problem else f"- {skill.name}: {skill.description}\n"
             )
-        others = (
-            f"{NOTE}\n\n{marked('.tenax/skills', lines[False])}" if lines[False] else ""
+        folder_section = (
+            f"{NOTE}\n\n{mark('.tenax/skills', lines[False])}" if lines[False] else ""
         )
-        said = [section for section in (lines[True].rstrip(), others) if section]
-        return "\n\n".join([_INTRO, *said]) if said else ""
+        sections = [
+            section for section in (lines[True].rstrip(), folder_section) if section
+        ]
+        return "\n\n".join([_INTRO, *sections]) if sections else ""
 
 
 class ReadSkillArgs(Args):
@@ -128,42 +130,42 @@ class ReadSkill(Tool[ReadSkillArgs]):
         }.get(args.name)
         parts = [*skill.parts, *parts_of(args.file)] if skill is not None else []
         path = "/".join(parts)
-        denied = any(
+        is_denied = any(
             rule.verdict == "deny" and rule.matches("read_file", path)
             for rule in self._rules()
         )
         text = (
             _text(skill.root, parts)
-            if skill is not None and (skill.own or not denied)
+            if skill is not None and (skill.own or not is_denied)
             else ""
         )
         if skill is None or not text:
             raise ToolFailed(
                 f"There is no skill {args.name[:64]} with a text {args.file[:200]} to be read."
             )
-        return text if skill.own else f"{NOTE}\n\n{marked(path, text)}"
+        return text if skill.own else f"{NOTE}\n\n{mark(path, text)}"
 
 
-def _found(root: Path | None, below: list[str], *, own: bool) -> list[Skill]:
+def _list_skills(root: Path | None, below: list[str], *, own: bool) -> list[Skill]:
     """Return the skills in the subfolders of a folder. Links are not followed."""
     if root is None:
         return []
     try:
         with (
             parent_of(root, [*below, ""], make=False) as folder,
-            os.scandir(folder) as found,
+            os.scandir(folder) as entries,
         ):
             names = [
                 entry.name
-                for entry in islice(found, _FOLDERS_MAX)
+                for entry in islice(entries, _FOLDERS_MAX)
                 if not entry.is_file()
             ]
     except (OSError, ToolFailed):
         return []
-    return [_skill(root, [*below, name], own=own) for name in sorted(names)]
+    return [_read_skill(root, [*below, name], own=own) for name in sorted(names)]
 
 
-def _skill(root: Path, parts: list[str], *, own: bool) -> Skill:
+def _read_skill(root: Path, parts: list[str], *, own: bool) -> Skill:
     head = _HEAD.match(_text(root, [*parts, "SKILL.md"]))
     pairs = dict(_PAIR.findall(head[1])) if head else {}
     name, about = (

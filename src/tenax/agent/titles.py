@@ -62,14 +62,16 @@ async def give_title(
     if (await journal.summary(conversation)).title is not None:
         return None
     standing = await journal.messages(conversation, upto=since)
-    asked = next((recorded for recorded in standing if _asks(recorded.event)), None)
-    answered = next(
-        (recorded for recorded in standing if _answers(recorded.event)), None
+    question = next(
+        (recorded for recorded in standing if _is_question(recorded.event)), None
     )
-    if asked is None or answered is None:
+    answer_event = next(
+        (recorded for recorded in standing if _is_answer(recorded.event)), None
+    )
+    if question is None or answer_event is None:
         return None
     request = _ASK.format(
-        asked=_first_words(asked.event), answered=_first_words(answered.event)
+        asked=_first_words(question.event), answered=_first_words(answer_event.event)
     )
     answer = await ask(
         model, request, "title", silence=silence, chars_max=_SAID_CHARS_MAX
@@ -82,7 +84,7 @@ async def give_title(
         )
     title = clean(text_of(answer.parts))
     return (
-        await _store(journal, conversation, title, (answered.seq, since))
+        await _store_title(journal, conversation, title, (answer_event.seq, since))
         if title
         else None
     )
@@ -97,7 +99,7 @@ async def ask(
     characters.
     """
     body = model.body("", [], [model.message(Message("user", (Text(request),)))], {})
-    stream, said = model.stream(body, silence=silence), 0
+    stream, chars = model.stream(body, silence=silence), 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(silence), contextlib.aclosing(stream) as pieces:
             async for piece in pieces:
@@ -113,13 +115,13 @@ async def ask(
                         )
                         return None
                     case Words(text=text):
-                        said += len(text)
-                if said > chars_max:
+                        chars += len(text)
+                if chars > chars_max:
                     return None
     return None
 
 
-async def _store(
+async def _store_title(
     journal: AsyncJournal, conversation: str, title: str, unedited: tuple[int, int]
 ) -> str | None:
     """Append the title if there is none yet. Retry a few times if the conversation moves meanwhile."""
@@ -149,11 +151,11 @@ def clean(text: str) -> str:
     return line
 
 
-def _asks(event: object) -> bool:
+def _is_question(event: object) -> bool:
     return isinstance(event, MessageUser) and not event.system
 
 
-def _answers(event: object) -> bool:
+def _is_answer(event: object) -> bool:
     return isinstance(event, MessageAssistant) and bool(text_of(event.parts).strip())
 
 

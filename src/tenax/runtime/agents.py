@@ -280,7 +280,7 @@ class Agents:
 
     def _read_instructions(self) -> str:
         """Return the text of the instruction files and the skills, read at the start of a segment."""
-        texts = [self._skills.told()]
+        texts = [self._skills.describe_skills()]
         if self.config.context_files:
             personal = self.config.directories.config / "AGENTS.md"
             home = Path.home()

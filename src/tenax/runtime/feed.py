@@ -369,7 +369,7 @@ class ConversationFeed:
             self._listen(await journal.known_number(self.conversation))
             self._position = await journal.position(conversation)
             history = self.history
-            history.seen = max(history.seen, self._position.after)
+            history.observed_seq = max(history.observed_seq, self._position.after)
         if self._rows is not None and not self._rows.is_current:
             await self._rows.refold()
             self.wake_followers()

@@ -20,7 +20,7 @@ import msgspec
 
 from tenax import journal as journals
 from tenax.agent.attachments import COUNT_MAX, Attachments
-from tenax.agent.compaction import Compactor, Outcome, used
+from tenax.agent.compaction import Compactor, Outcome, count_used_tokens
 from tenax.agent.history import History, context_at, find_undo_seq
 from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.recovery import end_orphaned_run, open_page
@@ -795,7 +795,7 @@ class CoreRuntime:
         history, context_used = self.workers.history(conversation), None
         if head.head - max(history.seq, head.context_from) < _FOLDED_AT_ONCE:
             await history.catch_up()
-            context_used = used(history.context)
+            context_used = count_used_tokens(history.context)
         try:
             room = (await self.agents.of(conversation)).models[0].context
         except ConfigError:

@@ -455,7 +455,11 @@ class Workers:
             reason = str(error) if isinstance(error, TenaxError) else surprise
             await history.catch_up()
             await self._append(
-                history, acting.lease, run, *acting.cut(), RunFinished("failed", reason)
+                history,
+                acting.lease,
+                run,
+                *acting.seal_partial(),
+                RunFinished("failed", reason),
             )
             return "failed"
 

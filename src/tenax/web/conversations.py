@@ -254,7 +254,7 @@ async def choose_version(runtime: Runtime, id: Id, seq: Seq) -> None:  # noqa: A
 async def _parts_of(runtime: Runtime, text: str, attachments: Names) -> list[Part]:
     words = [Text(text)] if text.strip() or not attachments else []
     files = [
-        await runtime.attachments.named(attachment.blob, attachment.name)
+        await runtime.attachments.put_again(attachment.blob, attachment.name)
         for attachment in attachments
     ]
     return [*words, *files]

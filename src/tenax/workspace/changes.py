@@ -157,7 +157,7 @@ class Watch:
             return []
         return [found] if found is not None else []
 
-    def stored(self) -> None:
+    def drop_snapshot(self) -> None:
         """Remove the snapshot, after the event is stored or if nothing changed."""
         if self.taken is not None:
             self.taken.file.unlink(missing_ok=True)
@@ -482,7 +482,7 @@ class Changes:
             events = await watch.events()
             if events:
                 await self._journal.append(conversation, events)
-            watch.stored()
+            watch.drop_snapshot()
         return PutBack(done, left)
 
     async def _folders(self, conversation: str, turn: _Turn) -> set[str]:
