@@ -177,7 +177,7 @@ class Driver:
         if run is None:
             self.start()
         elif run.request:
-            self.answer(run.request, run.said, run.id)
+            self.answer(run.request, run.partial_text, run.id)
         elif run.step is not None and run.step.open:
             self.use_tool()
         elif run.answered:
@@ -241,11 +241,11 @@ class Driver:
         each = self.chance.choice(run.step.open)
         at, call = run.step.message, each.call.id
         match self.chance.randrange(4):
-            case 0 if each.asked is None:
+            case 0 if each.approval is None:
                 self.append(
                     ApprovalAsked(at, call, "clock", "{}", "the clock"), run=run.id
                 )
-            case 1 if each.asked is not None and each.answered is None:
+            case 1 if each.approval is not None and each.answered is None:
                 self.append(
                     ApprovalAnswered(at, call, self.chance.choice(["once", "no"])),
                     run=run.id,
@@ -259,8 +259,8 @@ class Driver:
         run = self.turns().run
         if run is not None:
             partial: list[Event] = (
-                [MessagePartial([Text(run.said)], run.request)]
-                if run.request and run.said
+                [MessagePartial([Text(run.partial_text)], run.request)]
+                if run.request and run.partial_text
                 else []
             )
             outcome = self.chance.choice(

@@ -54,7 +54,7 @@ def test_the_key_of_the_event_alone_is_enough(
 ) -> None:
     """A reader that lost its lease and does not know that the other one has stored the event stores no second one."""
     conversation = conversation_of(db)
-    shown = fold_page(db.journal, conversation, None, 50).shown
+    shown = fold_page(db.journal, conversation, None, 50).transcript
     (row,) = [row for row in shown.rows if row.kind == "marker"]
 
     def claim_anyway(name: str, holder: str, seconds: float) -> Lease | None:

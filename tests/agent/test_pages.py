@@ -418,10 +418,12 @@ def test_an_input_that_is_taken_while_a_page_is_read_is_shown() -> None:
                 1,
             )
             for event in journal.read(NAME, after=folded.head):
-                folded.shown.apply(event)
+                folded.transcript.apply(event)
             rows = {row.id: row for row in whole(journal)}
             shown = {
-                row.id: row for row in folded.shown.rows if int(row.id) in waits.asked
+                row.id: row
+                for row in folded.transcript.rows
+                if int(row.id) in waits.asked
             }
             held = {row.id for row in rows.values() if row.key >= (folded.first, -1, 0)}
             assert shown == {
@@ -488,9 +490,11 @@ def test_a_page_that_is_followed_is_the_page_that_is_opened_later(
                 )
                 # What a run above changed late stands at its end, which is not on this page.
                 of = event.run if isinstance(event.event, FilesChanged) else resumes
-                if event.kind in _ELSEWHERE or (of and not folded.shown.knows_run(of)):
+                if event.kind in _ELSEWHERE or (
+                    of and not folded.transcript.knows_run(of)
+                ):
                     return
-                folded.shown.apply(event)
+                folded.transcript.apply(event)
                 folded.head = event.seq
             opened = fold_page(journal, NAME, None, limit).page(limit)
             assert folded.page(limit) == opened

@@ -427,7 +427,7 @@ async def test_what_was_allowed_is_undone_and_comes_back(
     config: Config, tmp_path: Path, edit: str
 ) -> None:
     """With the answer that allowed it, also for who reads the journal again."""
-    allows = lambda turns: [rule.touches for rule in turns.allowed]  # noqa: E731
+    allows = lambda turns: [rule.touches for rule in turns.allowed_rules]  # noqa: E731
     async with hands(
         config, [note("milk"), "Done."], Note(tmp_path / "n", asks=True)
     ) as runtime:
@@ -468,7 +468,7 @@ async def test_what_was_allowed_is_erased_with_the_answer_that_asked(
         assert b"milk" not in b"".join(
             fact.body or b"" for fact in await runtime.journal.read(name)
         )
-        assert (await runtime.workers.turns(name)).allowed == []
+        assert (await runtime.workers.turns(name)).allowed_rules == []
 
 
 async def test_a_stored_yes_without_a_pattern_is_good_for_its_own_call(

@@ -59,7 +59,7 @@ def state_of(context: Context) -> dict[str, Any]:
         "epoch": context.epoch,
         "opened": context.opened,
         "used": context.used,
-        "kept": context.kept,
+        "kept": context.is_kept,
         "parted": context.parted(context.folded_to),
         "unplaced": context.unplaced,
         "summary": context.summary,

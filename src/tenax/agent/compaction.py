@@ -205,13 +205,13 @@ class Compactor:
             limit = max(1, count_used_tokens(context) // 2)
         if limit is None or not (
             overflowed
-            or (not context.kept and count_used_tokens(context) >= FULL * limit)
+            or (not context.is_kept and count_used_tokens(context) >= FULL * limit)
         ):
             return False
         # An overflow is handled once.
         run.overflow = 0 if overflowed else run.overflow
         outcome: Outcome | None = CoolingDown(messages=[], session_id="")
-        if not context.kept:
+        if not context.is_kept:
             compaction = self._try(
                 run.journal, run.history, run.agent, run.model, limit, limit, run
             )

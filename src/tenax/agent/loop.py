@@ -843,7 +843,7 @@ class Run:
                 await self._record_result(step, open_call, verdict)
             else:
                 waits = True
-                if open_call.asked is None:
+                if open_call.approval is None:
                     expires = self.journal.clock.now_us() + int(
                         self.agent.limits.approval_seconds * 1e6
                     )
@@ -870,15 +870,15 @@ class Run:
             words,
         )
         verdict = gate.weigh(
-            call.name, call.arguments, context, allowed=self.turns.allowed
+            call.name, call.arguments, context, allowed=self.turns.allowed_rules
         )
         if not isinstance(verdict, Asks):
             return verdict
-        if open_call.answered is not None and open_call.asked is not None:
-            return self._apply_approval(verdict, open_call.asked)
+        if open_call.answered is not None and open_call.approval is not None:
+            return self._apply_approval(verdict, open_call.approval)
         if (
-            open_call.asked is not None
-            and open_call.asked.expires_at < self.journal.clock.now_us()
+            open_call.approval is not None
+            and open_call.approval.expires_at < self.journal.clock.now_us()
         ):
             return Done("denied", "Nobody answered in time, so it was not allowed.")
         if not self._can_ask:
@@ -942,8 +942,8 @@ class Run:
             )
             await self._renew(tool.seconds)
         approved = (
-            open_call.asked.arguments
-            if permit.approved and open_call.asked is not None
+            open_call.approval.arguments
+            if permit.approved and open_call.approval is not None
             else None
         )
         async with self._watch_call(step, open_call, permit) as watch:
@@ -1065,7 +1065,7 @@ class Run:
         run = self.turns.run
         if run is None or not run.request:
             return []
-        text = self._partials.text if self._partials is not None else run.said
+        text = self._partials.text if self._partials is not None else run.partial_text
         return [MessagePartial([Text(text)], run.request)] if text else []
 
     async def _seal_run(self, reason: str) -> None:
@@ -1076,7 +1076,7 @@ class Run:
                 await self._catch_up()
                 run = self.turns.run
                 if run is not None and run.id == self.id:
-                    run.said = text or run.said
+                    run.partial_text = text or run.partial_text
                     await self.record(*interruption(run, reason, planned=True))
         except LeaseLost:
             await self._store_late_output()

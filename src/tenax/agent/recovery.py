@@ -92,8 +92,8 @@ def interruption(run: OpenRun, reason: str, *, planned: bool = False) -> list[Ev
     may have been made and must not be made twice. A run that was answered but not finished counts as completed.
     """
     events: list[Event] = []
-    if run.request and run.said:
-        events.append(MessagePartial([Text(run.said)], run.request))
+    if run.request and run.partial_text:
+        events.append(MessagePartial([Text(run.partial_text)], run.request))
     for call in run.open:
         if call.started is not None and call.started.effect == "once":
             assert run.step is not None
@@ -103,7 +103,7 @@ def interruption(run: OpenRun, reason: str, *, planned: bool = False) -> list[Ev
     if run.answered:
         return [*events, RunFinished("completed")]
     events.append(RunFinished("interrupted", reason, planned))
-    if run.said or run.step is not None:
+    if run.partial_text or run.step is not None:
         events.append(RunRecovered("recovered"))
     return events
 
@@ -409,7 +409,7 @@ def open_page(
     folded = fold_page(journal, conversation, before, limit)
     page = folded.page(limit)
     if any(row.state == "pending" for row in page.rows) and _retry_recovery(
-        journal, conversation, page, folded.shown, timing.recovery_seconds
+        journal, conversation, page, folded.transcript, timing.recovery_seconds
     ):
         return fold_page(journal, conversation, before, limit).page(limit)
     return page

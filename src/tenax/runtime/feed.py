@@ -121,7 +121,7 @@ class _Rows:
         event = recorded.event if recorded.kind == RunStarted.kind else None
         if not isinstance(event, RunStarted) or event.resumes is None:
             return False
-        return not self._folded.shown.knows_run(event.resumes)
+        return not self._folded.transcript.knows_run(event.resumes)
 
     async def _affects_rows_above(self, recorded: Recorded) -> bool:
         """Return whether an event is late output of a run above the held rows. The output is shown with the run."""
@@ -135,7 +135,7 @@ class _Rows:
         )
 
     def _apply(self, recorded: Recorded, *, visible: bool = True) -> None:
-        changes = self._folded.shown.apply(recorded) if visible else []
+        changes = self._folded.transcript.apply(recorded) if visible else []
         self.at = recorded.seq
         self._recent.append((recorded, changes))
         while len(self._recent) > _KEPT_EVENTS:

@@ -491,9 +491,9 @@ class CoreRuntime:
         """Return the waiting approvals with the possible answers."""
         run = (await self.workers.turns(conversation)).run
         return [
-            await self._make_question(conversation, open_call.asked)
+            await self._make_question(conversation, open_call.approval)
             for open_call in (run.waits if run is not None else ())
-            if open_call.asked is not None
+            if open_call.approval is not None
         ]
 
     async def _make_question(
@@ -593,7 +593,11 @@ class CoreRuntime:
         """Return the waiting run and the approval. Raises `InvalidInput` if no run waits for the approval."""
         run = (await self.workers.turns(conversation)).run
         waits = (
-            [open_call.asked for open_call in run.waits if open_call.asked is not None]
+            [
+                open_call.approval
+                for open_call in run.waits
+                if open_call.approval is not None
+            ]
             if run is not None
             else []
         )
@@ -771,7 +775,7 @@ class CoreRuntime:
                     self._sync, conversation, None, _FOLLOWED_ROWS, upto=page[0].seq - 1
                 )
             )
-            transcript = folded.shown
+            transcript = folded.transcript
         return [(recorded, transcript.apply(recorded)) for recorded in page]
 
     async def watch(self, conversation: str, hint: asyncio.Event) -> ConversationFeed:

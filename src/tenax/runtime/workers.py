@@ -399,7 +399,9 @@ class Workers:
         run = history.turns.run
         calls = run.open if run is not None else []
         ends = [
-            call.asked.expires_at for call in calls if call.asked and not call.answered
+            call.approval.expires_at
+            for call in calls
+            if call.approval and not call.answered
         ]
         late = [call.handed_at + int(call.started.deadline * 1e6) for call in calls
                 if call.started and call.handed and not call.handed.asks]  # fmt: skip
@@ -528,7 +530,8 @@ class Workers:
             ]
             await self._append(history, lease, run.id, *denials)
         elif not run.handed and any(
-            open_call.asked and open_call.asked.expires_at >= now for open_call in waits
+            open_call.approval and open_call.approval.expires_at >= now
+            for open_call in waits
         ):
             return None
         return run.id
@@ -564,5 +567,5 @@ def _has_unseen_change(turns: Turns) -> bool:
 def _is_parked(run: OpenRun) -> bool:
     """Return whether a run waits, or waited, for a person or a sub-agent, and has no work in progress."""
     return run.at_rest and any(
-        open_call.asked or open_call.handed for open_call in run.open
+        open_call.approval or open_call.handed for open_call in run.open
     )

@@ -104,7 +104,7 @@ class _Late(NamedTuple):
     text: str
 
 
-class _Held(NamedTuple):
+class _Deferred(NamedTuple):
     """A message written while a tool call had no result. The message follows the results."""
 
     seq: int
@@ -115,11 +115,11 @@ class _Held(NamedTuple):
 class Context:
     """The context of one conversation, folded event by event.
 
-    `given` holds earlier messages kept verbatim by a summary. `_placed`, `_inputs`, `_cuts` and `_late` include removed
+    `kept_messages` holds earlier messages kept verbatim by a summary. `_placed`, `_inputs`, `_cuts` and `_late` include removed
     messages, because a restore may bring the messages back; `_standing` knows the removed seqs.
     """
 
-    def __init__(self, given: Iterable[Recorded] = ()) -> None:
+    def __init__(self, kept_messages: Iterable[Recorded] = ()) -> None:
         self._placed: list[Placed] = []
         self._standing = Standing()
         self.opened: events.ContextOpened | None = None
@@ -135,13 +135,13 @@ class Context:
         """The tokens of the last request and its answer in this epoch."""
         self._used_placed = 0
         """The number of messages in `_placed` when `used` was counted."""
-        self.kept = False
+        self.is_kept = False
         """Whether a compaction changed nothing, and no run took an input since."""
         self.summary: events.ContextSummarised | None = None
-        self._given = {recorded.seq: recorded.event for recorded in given}
+        self._kept_events = {recorded.seq: recorded.event for recorded in kept_messages}
         self._first = 0
         self._step: _Step | None = None
-        self._held: list[_Held] = []
+        self._deferred: list[_Deferred] = []
         self._cut_off = _NO_RUN
         """The end and the id of the last run, if the run was interrupted and no other run followed."""
         self._cuts: list[_Cut] = []
@@ -213,8 +213,8 @@ class Context:
         then._placed = []  # noqa: SLF001  (our own)
         then._inputs = dict(self._inputs)  # noqa: SLF001  (our own)
         then.erased_inputs = set(self.erased_inputs)
-        asked = events.ModelRequested(self.folded_to, "", "", 0.0, list(inputs))
-        then._model_requested(self.folded_to + 1, None, asked)  # noqa: SLF001  (our own)
+        requested = events.ModelRequested(self.folded_to, "", "", 0.0, list(inputs))
+        then._model_requested(self.folded_to + 1, None, requested)  # noqa: SLF001  (our own)
         return [placed.message for placed in then._placed]  # noqa: SLF001  (our own)
 
     @property
@@ -229,18 +229,18 @@ class Context:
 
         Waiting inputs are missing here: the event taking an input finds the text again.
         """
-        found = [cut.seq for cut in self._standing_cuts()]
-        found += [late.seq for late in self._standing_late()]
-        found += [held.seq for held in self._held]
+        seqs = [cut.seq for cut in self._standing_cuts()]
+        seqs += [late.seq for late in self._standing_late()]
+        seqs += [deferred.seq for deferred in self._deferred]
         if self._step is not None:
-            found.append(self._step.seq)
+            seqs.append(self._step.seq)
         items = self.items
         for n, item in enumerate(items):
             if item.position > covers_to:
-                found += item.seqs
+                seqs += item.seqs
                 if n and item.message.role == "results":
-                    found += items[n - 1].seqs
-        return [seq for seq in found if seq <= covers_to]
+                    seqs += items[n - 1].seqs
+        return [seq for seq in seqs if seq <= covers_to]
 
     # -- standing text ----------------------------------------------------------------------------------------
 
@@ -291,14 +291,16 @@ class Context:
     ) -> None:
         """Put a message not meant for a run. A message never separates tool calls from their results."""
         if self._step is not None:
-            self._held.append(_Held(seq, run, event))
+            self._deferred.append(_Deferred(seq, run, event))
             return
         person = isinstance(event, events.MessageUser)
         self._add_message(seq, (seq,), message, person=person)
 
-    def _apply_held(self, messages: list[_Held]) -> None:
-        for held in messages:
-            _STEPS[held.event.kind](self, held.seq, held.run, held.event)
+    def _apply_deferred(self, messages: list[_Deferred]) -> None:
+        for deferred in messages:
+            _STEPS[deferred.event.kind](
+                self, deferred.seq, deferred.run, deferred.event
+            )
 
     def _close_step(self, seq: int) -> None:
         """Put the results of the open step, with a note for each missing result, and then the held messages."""
@@ -311,8 +313,8 @@ class Context:
                 parts.append(ToolResult(call.id, text, call.name))
                 seqs.append(result_seq)
             self._add_message(seq, tuple(seqs), Message("results", tuple(parts)))
-        held, self._held = self._held, []
-        self._apply_held(held)
+        deferred, self._deferred = self._deferred, []
+        self._apply_deferred(deferred)
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -333,7 +335,7 @@ class Context:
         self, seq: int, run: str | None, event: events.MessageAssistant
     ) -> None:
         if run is None and self._step is not None and self._step.run is not None:
-            self._held.append(_Held(seq, run, event))
+            self._deferred.append(_Deferred(seq, run, event))
             return
         self._close_step(seq)
         self._drop_cuts()
@@ -383,12 +385,12 @@ class Context:
         self._cuts.append(_Cut(seq, run, text_of(event.parts), seq))
 
     def _run_late(self, seq: int, run: str | None, event: events.RunLate) -> None:
-        known = [cut.since for cut in self._standing_cuts() if cut.run == run]
+        cut_seqs = [cut.since for cut in self._standing_cuts() if cut.run == run]
         if run == self._cut_off[1]:
-            known.append(self._cut_off[0])
-        if event.what == "token" and known:
+            cut_seqs.append(self._cut_off[0])
+        if event.what == "token" and cut_seqs:
             text = str(event.payload.get("text", ""))
-            self._cuts.append(_Cut(seq, run, text, max(known)))
+            self._cuts.append(_Cut(seq, run, text, max(cut_seqs)))
 
     # -- runs and requests -----------------------------------------------------------------------------------
 
@@ -433,10 +435,14 @@ class Context:
         later = [placed for placed in self._placed if placed.position > upto]
         del self._placed[len(self._placed) - len(later) :]
         if self._step is not None and self._step.seq <= upto:
-            later_held = [held for held in self._held if held.seq > upto]
-            self._held = [held for held in self._held if held.seq <= upto]
+            later_deferred = [
+                deferred for deferred in self._deferred if deferred.seq > upto
+            ]
+            self._deferred = [
+                deferred for deferred in self._deferred if deferred.seq <= upto
+            ]
             self._close_step(seq)
-            later += self._placed_apart(later_held)
+            later += self._place_separately(later_deferred)
         late_results = [late for late in self._standing_late() if late.seq <= upto]
         for late in late_results:
             self._add_message(seq, (late.seq,), Message("user", (Text(late.text),)))
@@ -446,16 +452,16 @@ class Context:
         for placed in later:
             self._add_message(seq, placed.seqs, placed.message, person=placed.person)
 
-    def _placed_apart(self, messages: list[_Held]) -> list[Placed]:
+    def _place_separately(self, messages: list[_Deferred]) -> list[Placed]:
         """Return held messages as placed messages, without adding the messages to the context."""
         placed, self._placed = self._placed, []
-        self._apply_held(messages)
-        apart, self._placed = self._placed, placed
-        return apart
+        self._apply_deferred(messages)
+        separate, self._placed = self._placed, placed
+        return separate
 
     def _take_inputs(self, position: int, seqs: Sequence[int]) -> None:
         for seq in seqs:
-            self.kept = False
+            self.is_kept = False
             event = self._inputs.pop(seq, None)
             parts = (Text(ERASED),) if event is None else tuple(event.parts)
             message = Message("user", parts)
@@ -479,7 +485,7 @@ class Context:
     def _context_kept(
         self, _seq: int, _run: str | None, _event: events.ContextKept
     ) -> None:
-        self.kept = True
+        self.is_kept = True
 
     def _context_summarised(
         self, seq: int, _run: str | None, event: events.ContextSummarised
@@ -489,17 +495,21 @@ class Context:
     def _context_compacted(
         self, seq: int, _run: str | None, event: events.ContextCompacted
     ) -> None:
-        found = self._summaries.get(event.summary)
-        summary = found if isinstance(found, events.ContextSummarised) else None
+        event_of_summary = self._summaries.get(event.summary)
+        summary = (
+            event_of_summary
+            if isinstance(event_of_summary, events.ContextSummarised)
+            else None
+        )
         text = text_of(summary.parts) if summary is not None else ERASED
         message = Message("user", (Text(quote_summary(text)),))
         first = Placed(0, 0, (event.summary,), message)
-        kept = self._kept_messages(summary, event.covers_to)
+        kept_items = self._find_kept_messages(summary, event.covers_to)
         later = [item for item in self._placed if item.position > event.covers_to]
         if later and later[0].message.role == "results" and later[0] not in self.items:
             # An edit removed these results, and the summary covers their calls: a restore must not bring them back.
             del later[0]
-        self._placed = [first, *sorted(kept), *later]
+        self._placed = [first, *sorted(kept_items), *later]
         self._start_epoch(seq)
         self.covered_to = event.covers_to
         self.summary = summary
@@ -509,29 +519,29 @@ class Context:
         if self._cut_off[0] <= event.covers_to:
             self._cut_off = _NO_RUN
 
-    def _kept_messages(
+    def _find_kept_messages(
         self, summary: events.ContextSummarised | None, covers_to: int
     ) -> list[Placed]:
         """Return the messages kept verbatim by a summary, including messages before the first folded event."""
         seqs = set(summary.kept) if summary is not None else set()
-        known = set(self.waiting)
-        kept: list[Placed] = []
+        known_seqs = set(self.waiting)
+        items: list[Placed] = []
         for item in self.items:
-            known.update(item.seqs)
+            known_seqs.update(item.seqs)
             if item.position <= covers_to and seqs.intersection(item.seqs):
-                kept.append(item)
-        for seq in sorted(seqs - known):
-            given = self._given.get(seq)
-            if isinstance(given, events.MessageUser):
+                items.append(item)
+        for seq in sorted(seqs - known_seqs):
+            message_event = self._kept_events.get(seq)
+            if isinstance(message_event, events.MessageUser):
                 self._nth += 1
-                message = Message("user", tuple(given.parts))
-                kept.append(Placed(seq, self._nth, (seq,), message, person=True))
-        return kept
+                message = Message("user", tuple(message_event.parts))
+                items.append(Placed(seq, self._nth, (seq,), message, person=True))
+        return items
 
     def _start_epoch(self, seq: int) -> None:
         self.epoch = seq
         self.used = 0
-        self.kept = False
+        self.is_kept = False
 
     # -- edits -----------------------------------------------------------------------------------------------
 
@@ -602,12 +612,12 @@ def _shorten(part: Part) -> Part:
 
 def _foreign_calls(extra: dict[str, Any]) -> list[ToolCall]:
     """Return the calls stored by another program in the format of OpenAI."""
-    found: list[ToolCall] = []
+    calls_found: list[ToolCall] = []
     calls = extra.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(call.get("id"), str):
             name = str(function.get("name", ""))
             arguments = str(function.get("arguments", "{}"))
-            found.append(ToolCall(call["id"], name, arguments))
-    return found
+            calls_found.append(ToolCall(call["id"], name, arguments))
+    return calls_found

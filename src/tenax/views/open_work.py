@@ -26,7 +26,7 @@ class OpenCall(msgspec.Struct):
     """A tool call of the last answer, with the events about the call."""
 
     call: ToolCall
-    asked: events.ApprovalAsked | None = None
+    approval: events.ApprovalAsked | None = None
     answered: events.ApprovalAnswered | None = None
     started: events.ToolStarted | None = None
     handed: events.ToolHanded | None = None
@@ -56,7 +56,7 @@ class OpenRun(msgspec.Struct):
     inputs: list[int]
     request: int = 0
     """The seq of the request without an answer, or 0."""
-    said: str = ""
+    partial_text: str = ""
     """The part of the answer in the stored partials."""
     requests: int = 0
     delegated: int = 0
@@ -79,7 +79,7 @@ class OpenRun(msgspec.Struct):
     @property
     def waits(self) -> list[OpenCall]:
         """The calls waiting for an approval."""
-        return [call for call in self.open if call.asked and not call.answered]
+        return [call for call in self.open if call.approval and not call.answered]
 
     @property
     def handed(self) -> list[OpenCall]:
@@ -105,7 +105,7 @@ class Turns:
         self.runs: dict[str, OpenRun] = {}
         self.newest_person = 0
         """The seq of the last input of a person."""
-        self._allowed: dict[int, Rule] = {}
+        self._allowed_rules: dict[int, Rule] = {}
         """The rules by the seqs of their approvals, including rules removed by an edit."""
         self._standing = Standing()
 
@@ -135,9 +135,9 @@ class Turns:
         self._inputs = dict(sorted(self._inputs.items()))
 
     @property
-    def allowed(self) -> list[Rule]:
+    def allowed_rules(self) -> list[Rule]:
         """The rules of the approvals for this conversation, without undone approvals."""
-        rules = self._allowed.items()
+        rules = self._allowed_rules.items()
         return [rule for seq, rule in rules if self._standing.stands(seq)]
 
     @property
@@ -196,7 +196,7 @@ class Turns:
         run = self._run_of(recorded)
         if run is not None:
             run.request = recorded.seq
-            run.said = ""
+            run.partial_text = ""
             run.requests += 1
             run.answered = False
             run.inputs += event.inputs
@@ -205,8 +205,8 @@ class Turns:
         run = self._run_of(recorded) or self.run
         if run is None or run.request != event.request:
             return
-        if event.offset == len(run.said):
-            run.said += event.text
+        if event.offset == len(run.partial_text):
+            run.partial_text += event.text
 
     def _model_failed(
         self, recorded: Recorded, event: events.ModelFailed | events.MessagePartial
@@ -244,7 +244,7 @@ class Turns:
     def _approval_asked(self, recorded: Recorded, event: events.ApprovalAsked) -> None:
         call = self._find_call(recorded, event.message, event.call)
         if call is not None:
-            call.asked = event
+            call.approval = event
 
     def _approval_answered(
         self, recorded: Recorded, event: events.ApprovalAnswered
@@ -256,11 +256,11 @@ class Turns:
         # Earlier versions stored no pattern. Their answers allow a single call.
         if event.answer == "conversation" and event.pattern:
             name = escape_pattern(call.call.name)
-            self._allowed[recorded.seq] = Rule("allow", name, event.pattern)
+            self._allowed_rules[recorded.seq] = Rule("allow", name, event.pattern)
 
     def _content_erased(self, _recorded: Recorded, event: events.ContentErased) -> None:
         for seq in event.seqs:
-            self._allowed.pop(seq, None)
+            self._allowed_rules.pop(seq, None)
 
     def _tool_started(self, recorded: Recorded, event: events.ToolStarted) -> None:
         call = self._find_call(recorded, event.message, event.call)

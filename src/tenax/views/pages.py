@@ -74,7 +74,7 @@ class Page(msgspec.Struct, frozen=True):
 class Folded(msgspec.Struct):
     """A fold with all rows from seq `first` to key `before`, for the journal up to seq `head`."""
 
-    shown: Transcript
+    transcript: Transcript
     first: int
     head: int
     more: bool
@@ -84,7 +84,7 @@ class Folded(msgspec.Struct):
     def rows(self) -> list[Row]:
         """The rows in the range of keys."""
         first = first_key(self.first)
-        return [row for row in self.shown.rows if first <= row.key < self.before]
+        return [row for row in self.transcript.rows if first <= row.key < self.before]
 
     def page(self, limit: int) -> Page:
         """Return the last rows, at most `limit`."""
@@ -92,7 +92,7 @@ class Folded(msgspec.Struct):
         rows = all_rows[-limit:]
         waiting: list[Row] = []
         if self.before[0] == WAITING:
-            waiting = [row for row in self.shown.rows if row.key[0] == WAITING]
+            waiting = [row for row in self.transcript.rows if row.key[0] == WAITING]
         next_key: Key | None = None
         if self.more or len(all_rows) > limit:
             next_key = rows[0].key if rows else first_key(self.first)
@@ -117,7 +117,7 @@ def fold_page(
     With `upto`, fold the journal up to this seq, with the inputs waiting at this seq.
     """
     head = journal.head(conversation)
-    known = head.head
+    known_head = head.head
     waiting: list[Recorded] = []
     if before is None and head.unanswered:
         # Runs may take inputs meanwhile. So the page also reads the events between the first and the second head.
@@ -125,12 +125,12 @@ def fold_page(
         head = journal.head(conversation)
     if upto is not None and upto < head.head:
         waiting = [recorded for recorded in waiting if recorded.seq <= upto]
-        waiting += _taken_after(journal, conversation, upto, head.head)
+        waiting += _find_inputs_taken_after(journal, conversation, upto, head.head)
         head = msgspec.structs.replace(head, head=upto)
     end = head.head if before is None else min(before[0], head.head)
     reader = _Reader(journal, conversation, head, end, waiting)
-    if end > known:
-        reader.read_from(known + 1)
+    if end > known_head:
+        reader.read_from(known_head + 1)
     count = min(limit + _SPARE_ROWS, _READ_MAX)
     while True:
         rows = journal.rows(conversation, before=reader.first, limit=count)
@@ -171,16 +171,16 @@ class _Reader:
 
     def fold(self) -> Transcript:
         """Fold the events of the range, and the events about the same rows above and below."""
-        found = {recorded.seq: recorded for recorded in self._waiting} | self._between
-        self._add_above(found)
-        shown = Transcript()
-        messages = [seq for seq in found if found[seq].kind == MessageUser.kind]
+        events = {recorded.seq: recorded for recorded in self._waiting} | self._between
+        self._add_above(events)
+        transcript = Transcript()
+        messages = [seq for seq in events if events[seq].kind == MessageUser.kind]
         if messages and self._head.epoch >= min(messages) - 1:
-            shown.know_versions(self._versions())
-        _apply(shown, found)
+            transcript.know_versions(self._versions())
+        _apply(transcript, events)
         if self._end < self._head.head:
-            self._apply_below(shown)
-        return shown
+            self._apply_below(transcript)
+        return transcript
 
     def top(self) -> int:
         """Return the start of the range if no message above `first` stands: the clear of these messages, or seq 1."""
@@ -211,26 +211,26 @@ class _Reader:
 
     # -- above ---------------------------------------------------------------------------------------------------
 
-    def _add_above(self, found: dict[int, Recorded]) -> None:
+    def _add_above(self, events: dict[int, Recorded]) -> None:
         """Add the inputs taken in the range, the runs started above, and the edits before the edits of the range."""
         runs: dict[str, None] = {}
         started: set[str | None] = set()
-        for recorded in list(found.values()):
-            self._add_facts(found, _inputs_of(recorded))
+        for recorded in list(events.values()):
+            self._add_facts(events, _inputs_of(recorded))
             runs.update(dict.fromkeys(_runs_of(recorded)))
-        for recorded in found.values():
+        for recorded in events.values():
             if recorded.kind == RunStarted.kind:
                 started.add(recorded.run)
         for run in runs:
             if run not in started:
-                self._add_run(found, run)
-        oldest = min(found, default=self.first)
+                self._add_run(events, run)
+        oldest = min(events, default=self.first)
         edited = any(recorded.kind in EDITS for recorded in self._between.values())
         if edited:
-            self._add_changes(found, oldest, EDITS)
+            self._add_changes(events, oldest, EDITS)
 
     def _add_changes(
-        self, found: dict[int, Recorded], after: int, kinds: frozenset[str]
+        self, events: dict[int, Recorded], after: int, kinds: frozenset[str]
     ) -> None:
         """Add the events of some kinds between a seq and the range."""
         if after >= self.first:
@@ -239,9 +239,9 @@ class _Reader:
         changes = self._journal.row_changes(self._conversation, after=after, upto=upto)
         for change in changes:
             if change.kind in kinds:
-                found[change.seq] = change
+                events[change.seq] = change
 
-    def _add_run(self, found: dict[int, Recorded], run: str) -> None:
+    def _add_run(self, events: dict[int, Recorded], run: str) -> None:
         """Add the start of a run above, the runs resumed by this run, and the events shown at the end of the run."""
         chain: list[str] = []
         name: str | None = run
@@ -252,48 +252,50 @@ class _Reader:
                 break
             chain.append(name)
             if state.finished is not None and state.finished < self.first:
-                self._add_facts(found, [state.finished])
+                self._add_facts(events, [state.finished])
             if state.started is None or state.started >= self.first:
                 break
             first = state.started
-            self._add_facts(found, [first])
-            event = found[first].event if first in found else None
+            self._add_facts(events, [first])
+            event = events[first].event if first in events else None
             name = event.resumes if isinstance(event, RunStarted) else None
-        self._add_changes(found, first, _MOVED)
+        self._add_changes(events, first, _MOVED)
 
     # -- below ---------------------------------------------------------------------------------------------------
 
-    def _apply_below(self, shown: Transcript) -> None:
+    def _apply_below(self, transcript: Transcript) -> None:
         """Apply the later events about the rows of this page."""
         head = self._head.head
         end = self._end
         ends = _ends_of_runs(self._between.values())
-        while end < head and not shown.settled:
+        while end < head and not transcript.is_settled:
             chunk = self._journal.read(
                 self._conversation, after=end, upto=head, limit=_CHUNK
             )
             if not chunk:
                 break
             for recorded in chunk:
-                shown.apply(recorded)
+                transcript.apply(recorded)
             ends += _ends_of_runs(chunk)
             end = chunk[-1].seq
         below: dict[int, Recorded] = {}
-        self._add_ends(below, shown, ends, end)
+        self._add_ends(below, transcript, ends, end)
         self._add_takers(below)
         ends += below.values()
-        if self._may_change(shown, ends):
+        if self._may_change(transcript, ends):
             changes = self._journal.row_changes(
                 self._conversation, after=end, upto=head
             )
             below.update((change.seq, change) for change in changes)
-        _apply(shown, {seq: recorded for seq, recorded in below.items() if seq > end})
+        _apply(
+            transcript, {seq: recorded for seq, recorded in below.items() if seq > end}
+        )
 
-    def _may_change(self, shown: Transcript, ends: list[Recorded]) -> bool:
+    def _may_change(self, transcript: Transcript, ends: list[Recorded]) -> bool:
         """Return whether an event far below may change these rows. The index of the journal rules most pages out."""
         if self._head.epoch > self._end:
             return True
-        if any(row.kind in _CHANGED_LATER for row in shown.rows):
+        if any(row.kind in _CHANGED_LATER for row in transcript.rows):
             return True
         last = self._end
         for recorded in ends:
@@ -318,38 +320,40 @@ class _Reader:
         for recorded in self._events(self._end, self._head.head):
             if not erased:
                 return
-            taken = erased.intersection(_inputs_of(recorded))
-            if taken:
+            taken_inputs = erased.intersection(_inputs_of(recorded))
+            if taken_inputs:
                 below[recorded.seq] = recorded
-                erased -= taken
+                erased -= taken_inputs
 
     def _add_ends(
         self,
         below: dict[int, Recorded],
-        shown: Transcript,
+        transcript: Transcript,
         ends: list[Recorded],
-        known: int,
+        read_to: int,
     ) -> None:
         """Add the end of the open run, the runs resuming an interrupted run, and the outcome of the calls left open."""
         ends = list(ends)
         calls: dict[str | None, set[str]] = {}
-        if shown.run is not None:
-            ends += self._end_of(shown.run)
+        if transcript.run is not None:
+            ends += self._end_of(transcript.run)
             for end in ends:
-                if end.run == shown.run:
+                if end.run == transcript.run:
                     below[end.seq] = end
         while ends:
             end = ends.pop()
             resuming = self._resuming(end)
             if resuming is None:
                 continue
-            found = self._end_of(resuming.run or "")
-            for recorded in (resuming, *found):
+            run_ends = self._end_of(resuming.run or "")
+            for recorded in (resuming, *run_ends):
                 below[recorded.seq] = recorded
-            ends += found
-            left_open = calls.get(end.run, set()) | shown.left_open(end.run or "")
-            after = max(known, resuming.seq)
-            upto = found[0].seq if found else self._head.head
+            ends += run_ends
+            left_open = calls.get(end.run, set()) | transcript.find_open_calls(
+                end.run or ""
+            )
+            after = max(read_to, resuming.seq)
+            upto = run_ends[0].seq if run_ends else self._head.head
             calls[resuming.run] = self._add_calls(below, left_open, after, upto)
 
     def _resuming(self, end: Recorded) -> Recorded | None:
@@ -392,24 +396,24 @@ class _Reader:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def _add_facts(self, found: dict[int, Recorded], seqs: Iterable[int]) -> None:
+    def _add_facts(self, events: dict[int, Recorded], seqs: Iterable[int]) -> None:
         for seq in seqs:
-            if seq not in found and seq <= self._head.head:
+            if seq not in events and seq <= self._head.head:
                 fact = self._journal.fact(self._conversation, seq)
                 if fact is not None:
-                    found[seq] = fact
+                    events[seq] = fact
 
     def _events(self, after: int, upto: int) -> Iterator[Recorded]:
         return events_after(self._journal, self._conversation, after, upto)
 
 
-def _taken_after(
+def _find_inputs_taken_after(
     journal: Journal, conversation: str, seq: int, upto: int
 ) -> Iterator[Recorded]:
     """Yield the inputs stored up to a seq and taken after this seq."""
     for recorded in events_after(journal, conversation, seq, upto):
-        for taken in _inputs_of(recorded):
-            fact = journal.fact(conversation, taken) if taken <= seq else None
+        for input_seq in _inputs_of(recorded):
+            fact = journal.fact(conversation, input_seq) if input_seq <= seq else None
             if fact is not None:
                 yield fact
 
@@ -418,9 +422,9 @@ def _ends_of_runs(events: Iterable[Recorded]) -> list[Recorded]:
     return [recorded for recorded in events if recorded.kind == RunFinished.kind]
 
 
-def _apply(shown: Transcript, found: dict[int, Recorded]) -> None:
-    for seq in sorted(found):
-        shown.apply(found[seq])
+def _apply(transcript: Transcript, events: dict[int, Recorded]) -> None:
+    for seq in sorted(events):
+        transcript.apply(events[seq])
 
 
 def _runs_of(recorded: Recorded) -> list[str]:

@@ -139,7 +139,7 @@ class Transcript:
         self._standing = Standing()
         self._run: str | None = None
         self._started: set[str] = set()
-        self._asked = 0
+        self._open_request = 0
         """The seq of the request without an answer, or 0."""
         self._requests: dict[int, tuple[str | None, str]] = {}
         """The run and the model of each request."""
@@ -172,14 +172,14 @@ class Transcript:
         return self._run
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether no later event of the open run can change a present row of the run or of the resumed runs."""
         if self._run is None:
             return True
         rows = [*self._rows_of(self._run), *self._calls_of(self._run)]
-        return not (self._asked or any(row.state in _OPEN for row in rows))
+        return not (self._open_request or any(row.state in _OPEN for row in rows))
 
-    def left_open(self, run: str) -> set[str]:
+    def find_open_calls(self, run: str) -> set[str]:
         """Return the calls of a run left open for a resuming run."""
         return {row.id for row in self._calls_of(run) if row.id in self._left_open}
 
@@ -282,7 +282,7 @@ class Transcript:
         self, recorded: Recorded, event: events.ModelRequested
     ) -> None:
         self._requests[recorded.seq] = (recorded.run, event.model)
-        self._asked = recorded.seq
+        self._open_request = recorded.seq
         self._take_inputs(recorded.seq, event.inputs)
         for row in self._rows_of(recorded.run):
             if row.state == "retrying":
@@ -343,8 +343,8 @@ class Transcript:
                 )
 
     def _end_request(self, request: int) -> None:
-        if request == self._asked:
-            self._asked = 0
+        if request == self._open_request:
+            self._open_request = 0
 
     def _message_partial(
         self, recorded: Recorded, event: events.MessagePartial
@@ -459,7 +459,7 @@ class Transcript:
                 self._alter(row.id, key=(recorded.seq, -1, row.key[2]))
         if self._run == run:
             self._run = None
-            self._asked = 0
+            self._open_request = 0
         self._close_calls(run)
         self._alter(_files(self._turn_of(run)), key=(recorded.seq, 2, 0), state="")
         state = _MARKERS.get(event.outcome)
