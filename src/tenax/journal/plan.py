@@ -43,6 +43,7 @@ from tenax.journal.arguments import check_struct
 from tenax.journal.base import Dedup, Expect, Lease, RawEvent, Recorded
 from tenax.journal.row_index import (
     MAYBE_ALONE,
+    QUIET,
     Change,
     HeadState,
     Lookup,
@@ -434,7 +435,8 @@ def _join(
     batch.moved[key] = None
     if changes:
         batch.changes += [(key, change) for change in changes]
-    at = facts[-1][2]
+    moving = [fact for fact in facts if fact[1] not in QUIET]
+    at = moving[-1][2] if moving else state.listed_at
     if abs(at - state.listed_at) >= LISTED_EVERY_US:
         state.listed_at = at
         rows["touch"].append((at, state.num))

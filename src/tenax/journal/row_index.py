@@ -60,6 +60,7 @@ __all__ = [
     "INDEX_VERSION",
     "MAYBE_ALONE",
     "MESSAGE_ROLES",
+    "QUIET",
     "ROLES",
     "SOLO",
     "STRUCTURE",
@@ -118,6 +119,18 @@ SOLO = frozenset(
     }
 )
 
+
+QUIET = frozenset(
+    {
+        "conversation.archived",
+        "conversation.pinned",
+        "conversation.titled",
+        "memory.due",
+        "memory.noted",
+        "model.used",
+    }
+)
+"""Kinds of events that do not move a conversation in the list: its place is that of the last message."""
 
 MAYBE_ALONE = SOLO | {"model.requested"}
 """The kinds of events which may need a transaction of their own; see `alone`."""

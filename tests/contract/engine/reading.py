@@ -14,16 +14,20 @@ from tenax.events import (
     ConversationOpened,
     ConversationPinned,
     ConversationTitled,
+    MemoryNoted,
     MessageAssistant,
     MessagePartial,
     MessageSystem,
     MessageTool,
     MessageUser,
+    ModelUsed,
     Unknown,
+    Usage,
 )
 from tenax.journal import Journal
 from tenax.journal.base import RawEvent, Recorded, RowSpan
 from tenax.journal.journal import BLOB_BYTES_MAX
+from tenax.journal.verify.store import verify
 from tenax.parts import File, Text
 from tests.contract.engine.base import Engine, answer, begin, delta, said, say, texts
 
@@ -198,6 +202,31 @@ class ReadContract(Engine):
             names[2],
             names[1],
         ]
+
+    def test_a_title_a_pin_and_a_memory_do_not_move_a_conversation(
+        self, journal: Journal, pass_time: Callable[[float], None]
+    ) -> None:
+        """Only what is said moves a conversation in the list. The store still verifies."""
+        first = begin(journal, say("a"))
+        pass_time(2)
+        second = begin(journal, say("b"))
+        before = journal.summary(first).updated_at
+        quiet = [
+            ConversationTitled("t"),
+            ConversationArchived(archived=False),
+            MemoryNoted("f-1", 1, "added", "likes tea"),
+            ModelUsed("review", "m", Usage(input=1, output=1)),
+        ]
+        for event in quiet:
+            pass_time(2)
+            journal.append(first, [event])
+        listed = [summary.conversation for summary in journal.conversations()]
+        assert listed == [second, first]
+        assert journal.summary(first).updated_at == before
+        assert verify(journal).problems == []
+        journal.append(first, [say("c")])
+        listed = [summary.conversation for summary in journal.conversations()]
+        assert listed == [first, second]
 
     def test_the_list_shows_what_a_person_wants_to_know(self, journal: Journal) -> None:
         """Title, source, counts and times stand in the list."""

@@ -27,7 +27,7 @@ from tenax.events import (
     decode,
 )
 from tenax.journal.plan import chain, inner_hash, named_in
-from tenax.journal.row_index import INDEX_VERSION, HeadState
+from tenax.journal.row_index import INDEX_VERSION, QUIET, HeadState
 from tenax.journal.row_key import ALL_SEQS, bounds
 from tenax.journal.verify.derive import Derived, FactRow, stand_in
 
@@ -87,6 +87,8 @@ class Proof:
         self._links: tuple[bytes, ...] = (bytes(32),)
         self._last = 0
         self._last_fact: FactRow | None = None
+        self._moved_at = 0
+        """The time of the last fact able to move the conversation in the list."""
         self._opened: tuple[int, ConversationOpened] | None = None
         self._holes: list[tuple[int, int]] = []
         self._append_ids: set[bytes] = set()
@@ -218,6 +220,8 @@ class Proof:
         self._check_chain(seq, fact)
         event = self._event(seq, fact)
         self._last_fact = fact
+        if fact.kind not in QUIET:
+            self._moved_at = fact.at
         if isinstance(event, ConversationOpened) and seq == 1:
             self._opened = fact.at, event
         if isinstance(event, ContentErased):
@@ -342,8 +346,10 @@ class Proof:
         }.items():
             _same(found, "list", name, listed[name], wanted)
         _same(found, "list", "updated_at", listed["updated_at"], head.listed_at)
-        if abs(head.listed_at - self._last_fact.at) >= _LISTED_WITHIN_US:
-            _same(found, "list", "updated_at", head.listed_at, self._last_fact.at)
+        # In earlier versions of Tenax every fact moved a conversation, also a quiet fact.
+        first, last = sorted([self._moved_at, self._last_fact.at])
+        if not first - _LISTED_WITHIN_US < head.listed_at < last + _LISTED_WITHIN_US:
+            _same(found, "list", "updated_at", head.listed_at, self._moved_at)
         self._compare_origin(listed["origin"], opened, found)
         self._compare_cursors(found)
         return found
