@@ -6,6 +6,7 @@ import { dialog, Dialogs } from "./dialogs";
 import { focusSearch, Sidebar } from "./list";
 import { MemoryScreen } from "./memorypage";
 import { Menu } from "./menu";
+import { ModelPicker } from "./models";
 import { UnsentRow } from "./row";
 import { SetupScreen } from "./setup";
 import { LinkCommand } from "./signin";
@@ -21,7 +22,6 @@ import {
   lacks,
   listReady,
   loadSetup,
-  modelName,
   pathOf,
   route,
   setup,
@@ -166,21 +166,12 @@ function Conversation() {
             Sub-agent: back to the main conversation
           </a>
         )}
-        <ModelChip />
+        <ModelPicker />
         {open !== null && !open.gone.value && <Menu view={open} />}
       </header>
       <Stage />
       {open?.gone.value !== true && <Composer view={open} conversation={id} />}
     </main>
-  );
-}
-
-function ModelChip() {
-  const name = setup.value === null ? "" : modelName(setup.value);
-  return (
-    <a class="chip" href="/setup" onClick={follow} title="Active model">
-      {name === "" ? "Settings" : visible(name)}
-    </a>
   );
 }
 

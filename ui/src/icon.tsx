@@ -1,5 +1,5 @@
 // The icons of Lucide that the page uses. An icon is decoration; the button around it carries the name.
-import { Check, ChevronLeft, ChevronRight, Copy, Eye, GitFork, Pencil, RefreshCw, Volume2 } from "lucide";
+import { Check, ChevronDown, ChevronLeft, ChevronRight, Copy, Eye, GitFork, Pencil, RefreshCw, Volume2 } from "lucide";
 import { h } from "preact";
 
 const ICONS = {
@@ -10,6 +10,7 @@ const ICONS = {
   seen: Eye,
   branch: GitFork,
   edit: Pencil,
+  open: ChevronDown,
   retry: RefreshCw,
   read: Volume2,
 };

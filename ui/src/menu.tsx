@@ -1,7 +1,8 @@
 // The menu of a conversation.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { call, conversationPath } from "./api";
 import { dialog } from "./dialogs";
+import { Popup } from "./popup";
 import { attempt, current, dropListed, go, pathOf, putListed, titleOf, toast, type View } from "./state";
 import type { Listed, Usage } from "./types";
 
@@ -77,63 +78,8 @@ function actions(view: View, listed: Listed | undefined): [string, () => void][]
 }
 
 export function Menu({ view }: { view: View }) {
-  const [open, setOpen] = useState(false);
-  const root = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    if (!open) return;
-    const elsewhere = (event: Event) => {
-      if (!root.current?.contains(event.target as Node)) setOpen(false);
-    };
-    document.addEventListener("pointerdown", elsewhere);
-    root.current?.querySelector<HTMLElement>("[role=menuitem]")?.focus();
-    return () => document.removeEventListener("pointerdown", elsewhere);
-  }, [open]);
-  const close = () => {
-    setOpen(false);
-    root.current?.querySelector("button")?.focus();
-  };
-  const onKeyDown = (event: KeyboardEvent) => {
-    if (!open) return;
-    const items = [...(root.current?.querySelectorAll<HTMLElement>("[role=menuitem]") ?? [])];
-    const at = items.indexOf(document.activeElement as HTMLElement);
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1 + items.length, Home: 0, End: items.length - 1 }[event.key];
-    if (event.key === "Escape") close();
-    else if (event.key === "Tab") setOpen(false);
-    else if (to !== undefined) items[to % items.length]?.focus();
-    if (to !== undefined || event.key === "Escape") {
-      event.preventDefault();
-      event.stopPropagation();
-    }
-  };
-  return (
-    <div class="menu" ref={root} onKeyDown={onKeyDown}>
-      <button type="button" aria-haspopup="menu" aria-expanded={open} onClick={() => setOpen(!open)}>
-        Menu
-      </button>
-      {open && (
-        <div class="sheet">
-          <div role="menu" aria-label="This conversation">
-            {actions(view, current.value).map(([label, run]) => (
-              <button
-                key={label}
-                type="button"
-                role="menuitem"
-                tabIndex={-1}
-                class={label === "Delete" ? "bad" : ""}
-                onClick={() => {
-                  close();
-                  run();
-                }}
-              >
-                {label}
-              </button>
-            ))}
-          </div>
-          <UsageLine view={view} />
-        </div>
-      )}
-    </div>
-  );
+  const items = actions(view, current.value).map(([label, run]) => ({ key: label, label, run, kind: label === "Delete" ? "bad" : "" }));
+  return <Popup button="Menu" menu="This conversation" items={items} foot={<UsageLine view={view} />} />;
 }
 
 function UsageLine({ view }: { view: View }) {

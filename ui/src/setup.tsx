@@ -4,6 +4,7 @@ import { call, Problem } from "./api";
 import { Devices } from "./devices";
 import mark from "./mark.svg";
 import { McpServers } from "./mcp";
+import { askBeforePractice, ModelList } from "./models";
 import { Rules } from "./rules";
 import { Schedules } from "./schedules";
 import { go, modelName, pathOf, putListed, setup, toast } from "./state";
@@ -28,7 +29,7 @@ function Refusal({ said }: { said: Said }) {
 
 function connected(next: Setup): void {
   setup.value = next;
-  toast(`Now using ${modelName(next)}.`);
+  toast(`Now using ${modelName(next.model)}.`);
   go("/");
 }
 
@@ -54,8 +55,11 @@ export function SetupScreen() {
       setBusy("");
     }
   };
-  const use = (offer: Offer) =>
-    run(offer.id, async () => connected(await call<Setup>("POST", "/api/setup/use", { offer: offer.id })));
+  const use = (offer: Offer) => {
+    const connect = () => void run(offer.id, async () => connected(await call<Setup>("POST", "/api/setup/use", { offer: offer.id })));
+    if (offer.kind === "practice") askBeforePractice(connect);
+    else connect();
+  };
   const tour = () =>
     run("tour", async () => {
       const listed = await call<Listed>("POST", "/api/tour");
@@ -66,7 +70,7 @@ export function SetupScreen() {
   const real = found.offers.filter((offer) => offer.kind !== "practice");
   const practice = found.offers.filter((offer) => offer.kind === "practice");
   const button = (offer: Offer, main: boolean) => (
-    <OfferButton key={offer.id} title={offer.title} detail={offer.detail} main={main} busy={busy} name={offer.id} run={() => void use(offer)} />
+    <OfferButton key={offer.id} title={offer.title} detail={offer.detail} main={main} busy={busy} name={offer.id} run={() => use(offer)} />
   );
   return (
     <main class="setup" aria-labelledby="greeting">
@@ -77,11 +81,12 @@ export function SetupScreen() {
         </h1>
         {found.model !== null && (
           <p class="lead">
-            Active model: <strong>{visible(modelName(found))}</strong>
+            Active model: <strong>{visible(modelName(found.model))}</strong>
             {found.model.url ? <> ({visible(found.model.url)})</> : null}
           </p>
         )}
         <Refusal said={said} />
+        {!first && <ModelList />}
         <div class="offers">
           {real.map((offer, n) => button(offer, first && n === 0))}
           <button type="button" class="offer" aria-expanded={form} onClick={() => setForm(!form)}>

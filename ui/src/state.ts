@@ -6,7 +6,7 @@ import { Hub } from "./hub";
 import { recall, remember } from "./browserStorage";
 import { outbox, discard, pump, startOutbox, type Outgoing } from "./outbox";
 import { Mismatch, Rows } from "./rows";
-import type { Connection, Frame, FromHub, Lacks, Listed, Row, RowPage, Setup, ToHub } from "./types";
+import type { Connection, Frame, FromHub, Lacks, Listed, Model, Row, RowPage, Setup, ToHub } from "./types";
 import { visible } from "./words";
 
 // -- the route -----------------------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ function deny(why: Problem): void {
   denied.value = true;
 }
 
-/** The display name of the active model. */
-export function modelName({ model }: Setup): string {
+/** The display name of a model, or an empty text for none. */
+export function modelName(model: Model | null): string {
   if (model === null) return "";
   return model.kind === "practice" ? "Practice model" : model.kind === "script" ? model.label : model.name || model.label;
 }

@@ -77,10 +77,19 @@ export interface Offer {
   kind: "key" | "local" | "practice";
 }
 
+export interface Model {
+  label: string;
+  name: string;
+  kind: "practice" | "script" | "local" | "cloud";
+  url?: string;
+}
+
 export interface Setup {
   user: string;
   version: string;
-  model: { label: string; name: string; kind: "practice" | "script" | "local" | "cloud"; url?: string } | null;
+  model: Model | null;
+  /** All connected models. Empty for users other than the owner. */
+  models: Model[];
   offers: Offer[];
   practice: boolean;
   file: string;

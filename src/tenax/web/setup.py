@@ -25,7 +25,7 @@ Key = Annotated[str, Meta(max_length=2000)]
 
 
 class Answers(ResponseBody):
-    """The active model."""
+    """A model of the settings."""
 
     label: str
     name: str
@@ -53,6 +53,8 @@ class Setup(ResponseBody):
     file: str
     terminal: str
     labels: list[str]
+    models: list[Answers]
+    """All models of the settings, by label. Empty for users other than the owner."""
 
 
 class Choice(RequestBody):
@@ -170,6 +172,9 @@ async def _setup(call: Request) -> Setup:
         file=_at_home(config.file) if owner else "",
         terminal=state.terminal if owner else "",
         labels=sorted(config.models) if owner else [],
+        models=[_answers(config.models[label]) for label in sorted(config.models)]
+        if owner
+        else [],
     )
 
 
