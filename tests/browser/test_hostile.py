@@ -42,7 +42,8 @@ def is_harmless(tab: Tab, window: Window) -> None:
     )
     assert (
         tab.page.locator(
-            ".transcript img, .transcript form, .transcript svg, .transcript input"
+            ".transcript img, .transcript form, .transcript input, .text svg,"
+            " .transcript svg:not(button.icon > svg)"
         ).count()
         == 0
     )

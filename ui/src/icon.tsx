@@ -1,5 +1,5 @@
-// The icons of Lucide that the page uses. An icon is decoration; the button around it carries the name.
-import { Check, ChevronDown, ChevronLeft, ChevronRight, Copy, Eye, GitFork, Pencil, RefreshCw, Volume2 } from "lucide";
+// The icons of Lucide that the page uses.
+import { Check, ChevronDown, ChevronLeft, ChevronRight, Copy, Eye, GitFork, Hourglass, Pencil, RefreshCw, Volume2 } from "lucide";
 import { h } from "preact";
 
 const ICONS = {
@@ -12,14 +12,17 @@ const ICONS = {
   edit: Pencil,
   open: ChevronDown,
   retry: RefreshCw,
+  temporary: Hourglass,
   read: Volume2,
 };
 
 export type IconName = keyof typeof ICONS;
 
-export function Icon({ name }: { name: IconName }) {
+/** An icon. With a label it has a meaning of its own; without one it is decoration. */
+export function Icon({ name, label }: { name: IconName; label?: string }) {
+  const meaning = label === undefined ? { "aria-hidden": true } : { role: "img" as const, "aria-label": label };
   return (
-    <svg class="icon" viewBox="0 0 24 24" width="16" height="16" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true">
+    <svg class="icon" {...meaning} viewBox="0 0 24 24" width="16" height="16" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" stroke-linejoin="round">
       {ICONS[name].map(([tag, attributes], n) => h(tag, { ...attributes, key: n }))}
     </svg>
   );

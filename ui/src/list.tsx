@@ -2,8 +2,9 @@
 import { computed, effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { call, Problem } from "./api";
+import { Icon } from "./icon";
 import mark from "./mark.svg";
-import { attempt, drawer, follow, go, leaving, listed, listReady, Pager, pathOf, putListed, route, titleOf } from "./state";
+import { attempt, drawer, follow, go, hitWords, leaving, listed, listReady, Pager, pathOf, putListed, route, titleOf } from "./state";
 import type { Hit, Listed } from "./types";
 import { ageOf, marked, shortTime, visible } from "./words";
 
@@ -79,10 +80,19 @@ function arrows(event: KeyboardEvent): void {
   if (target !== undefined) {
     event.preventDefault();
     target.focus();
-  } else if (event.key === "Enter" && inBox && hits.value?.[0] !== undefined) go(hitPath(hits.value[0]));
+  } else if (event.key === "Enter" && inBox && hits.value?.[0] !== undefined) {
+    hitWords.value = query.value;
+    go(hitPath(hits.value[0]));
+  }
 }
 
-const hitPath = (hit: Hit): string => pathOf(hit.conversation) + (hit.role === "title" ? "" : `#${hit.role}-${hit.seq}`);
+const hitPath = (hit: Hit): string => pathOf(hit.conversation) + (hit.role === "title" || !hit.standing ? "" : `#${hit.role}-${hit.seq}`);
+
+/** Open a search result, and remember the words to mark there. */
+function followHit(event: MouseEvent): void {
+  hitWords.value = query.value;
+  follow(event);
+}
 
 /** Open a temporary conversation now, not with its first message, so that its header says "Temporary" while the person types. */
 const openTemporary = () =>
@@ -180,6 +190,7 @@ function Item({ conversation }: { conversation: Listed }) {
         aria-current={here ? "page" : undefined}
       >
         {conversation.running && <span class="pulse" role="img" aria-label="Running" />}
+        {conversation.temporary === true && <Icon name="temporary" label="Temporary" />}
         <span class="title" dir="auto">
           {visible(titleOf(conversation))}
         </span>
@@ -201,12 +212,13 @@ function Hits() {
       <ul>
         {found.map((hit) => (
           <li key={`${hit.conversation}:${hit.seq}:${hit.role}`}>
-            <a href={hitPath(hit)} onClick={follow} data-item data-hit={`${hit.conversation}:${hit.seq}`} class="found">
+            <a href={hitPath(hit)} onClick={followHit} data-item data-hit={`${hit.conversation}:${hit.seq}`} class="found">
               <span class="title" dir="auto">
                 {visible(titleOf({ title: hit.title }))}
               </span>
               <time dateTime={hit.at}>{shortTime(new Date(hit.at))}</time>
               <span class="snippet" dir="auto">
+                {!hit.standing && <strong class="tag">Removed from the conversation. </strong>}
                 <b>{WHO[hit.role] ?? hit.role}:</b>{" "}
                 {marked(visible(hit.text), query.value).map((piece, n) =>
                   piece.hit ? <mark key={n}>{piece.text}</mark> : <span key={n}>{piece.text}</span>,

@@ -39,6 +39,63 @@ md.renderer.rules["image"] = (tokens, index) => {
   return `<a href="${escape(src)}">${alt} (external picture)</a>`;
 };
 
+// Formulas: the source stays exactly as it was written, with its delimiters, until math.ts draws it.
+const CLOSING: Record<string, string> = { "\\(": "\\)", "\\[": "\\]", $$: "$$" };
+
+const ONE_DOLLAR = /\$(?=[^\s$])(?:[^$\\\n]|\\.)+?\$(?![\d$])/y;
+
+md.inline.ruler.before("escape", "math", (state, silent) => {
+  const { src, pos } = state;
+  const closing = CLOSING[src.slice(pos, pos + 2)];
+  let end = -1;
+  if (closing !== undefined) {
+    // A text without this mark is searched once, not once for every formula that is never closed.
+    if (state.env[closing] === src) return false;
+    end = src.indexOf(closing, pos + 2);
+    if (end === -1) state.env[closing] = src;
+    else end += closing.length;
+  } else if (src[pos] === "$") {
+    // One dollar: no space inside it, and no digit after it, so that prices stay prices.
+    ONE_DOLLAR.lastIndex = pos;
+    const match = ONE_DOLLAR.exec(src)?.[0];
+    if (match !== undefined && !/\s\$$/.test(match)) end = pos + match.length;
+  }
+  if (end <= pos + 2) return false;
+  if (!silent) state.push("math", "", 0).content = src.slice(pos, end);
+  state.pos = end;
+  return true;
+});
+
+md.block.ruler.before(
+  "fence",
+  "math_block",
+  (state, startLine, endLine, silent) => {
+    const lineOf = (line: number) => state.src.slice(state.bMarks[line]! + state.tShift[line]!, state.eMarks[line]!);
+    const opening = lineOf(startLine).trim().slice(0, 2);
+    if (opening !== "$$" && opening !== "\\[") return false;
+    const closing = CLOSING[opening]!;
+    for (let line = startLine; line < endLine; line++) {
+      const text = lineOf(line).trim();
+      const isOpening = line === startLine && text.length <= 3;
+      if (isOpening || !text.endsWith(closing)) continue;
+      if (silent) return true;
+      const token = state.push("math", "", 0);
+      token.content = state.getLines(startLine, line + 1, state.blkIndent, false).trim();
+      token.map = [startLine, line + 1];
+      state.line = line + 1;
+      return true;
+    }
+    return false;
+  },
+  { alt: ["paragraph", "reference", "blockquote", "list"] },
+);
+
+md.renderer.rules["math"] = (tokens, index) => {
+  const { content } = tokens[index]!;
+  const wide = content.startsWith("$$") || content.startsWith("\\[");
+  return `<span class="math${wide ? " wide" : ""}">${escape(content)}</span>`;
+};
+
 // The policy allows no style attribute, and markdown-it aligns cells with one.
 for (const cell of ["td_open", "th_open"])
   md.renderer.rules[cell] = (tokens, index, options, _env, self) => {

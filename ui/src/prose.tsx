@@ -80,8 +80,9 @@ const BlockView = memo(({ html, done }: { html: string; done: boolean }) => {
     else box.replaceChildren(fresh.content);
   }, [html]);
   useEffect(() => {
-    if (!done || !hasCode) return;
-    void import("./highlight").then(({ highlight }) => element.current && highlight(element.current));
+    if (!done) return;
+    if (hasCode) void import("./highlight").then(({ highlight }) => element.current && highlight(element.current));
+    if (html.includes('class="math')) void import("./math").then(({ drawMath }) => element.current && drawMath(element.current));
   }, [done, html]);
   return <div class="block" dir="auto" ref={element} />;
 });
@@ -127,7 +128,6 @@ export function Prose({ text, growing }: { text: string; growing: boolean }) {
   );
 }
 
-/** Copy a text, and show the result on the button. */
 /** Copy a text to the clipboard. Returns false if the browser refuses. */
 export async function copyText(text: string): Promise<boolean> {
   try {
@@ -139,6 +139,7 @@ export async function copyText(text: string): Promise<boolean> {
   }
 }
 
+/** Copy a text, and show the result on the button. */
 export async function copy(button: HTMLButtonElement, text: string): Promise<void> {
   const label = button.textContent;
   button.textContent = (await copyText(text)) ? "Copied" : "Not copied";

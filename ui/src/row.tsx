@@ -12,7 +12,7 @@ import { discard, retry, type Outgoing } from "./outbox";
 import { LONG, LongText, PlainText, Prose } from "./prose";
 import { attempt, follow, pathOf, running, type View } from "./state";
 import type { Question, Row } from "./types";
-import { MARKERS, NOTED, parseArguments, shortTime, targetWords, toolWords, visible } from "./words";
+import { endingOf, MARKERS, NOTED, parseArguments, shortTime, targetWords, toolWords, visible } from "./words";
 
 export const RowView = memo(({ view, id, hit }: { view: View; id: string; hit: boolean }) => {
   const row = view.row(id).value;
@@ -236,11 +236,18 @@ function Head({ row }: { row: Row }) {
 function ToolRow({ view, row }: { view: View; row: Row }) {
   if (row.state === "asks") return row.name === "ask" ? <Asked view={view} row={row} /> : <Approval view={view} row={row} />;
   if (row.name === "todo" && row.state !== "failed" && row.state !== "denied") return <Todo view={view} row={row} />;
+  const ending = endingOf(row);
+  const failed = row.state === "failed" || (ending !== null && ending.code !== 0);
   const card = (
-    <details class="tool">
+    <details class={failed ? "tool failing" : "tool"} open={failed}>
       <summary>
         <Head row={row} />
         {row.late === true && <span class="tag">arrived late</span>}
+        {ending !== null && (
+          <span class="ending">
+            {ending.code !== 0 && <b>exit {ending.code}</b>} {ending.seconds} s
+          </span>
+        )}
       </summary>
       <Arguments row={row} />
       {row.touches ? <p class="touches">{targetWords(row.touches)}</p> : null}

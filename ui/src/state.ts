@@ -47,6 +47,8 @@ export function go(path: string, how: "push" | "replace" = "push"): void {
   batch(() => {
     route.value = readRoute();
     drawer.value = false;
+    // The action of a toast is about the screen that the person has just left.
+    if (!here) toasts.value = toasts.value.filter((toast) => toast.action === undefined);
   });
 }
 
@@ -57,6 +59,9 @@ export function follow(event: MouseEvent): void {
   const { pathname, hash } = event.currentTarget as HTMLAnchorElement;
   go(pathname + hash);
 }
+
+/** The words of the search that led to the open message. */
+export const hitWords = signal("");
 
 const ID = /^[A-Za-z0-9_.-]{1,128}$/;
 export const pathOf = (id: string): string => `/c/${encodeURIComponent(id)}`;
@@ -110,7 +115,15 @@ export function modelName(model: Model | null): string {
   return model.kind === "practice" ? "Practice model" : model.kind === "script" ? model.label : model.name || model.label;
 }
 
-export async function loadSetup(): Promise<void> {
+let loading: Promise<void> | null = null;
+
+/** Load the setup. Calls at the same time share one request. */
+export function loadSetup(): Promise<void> {
+  loading ??= requestSetup().finally(() => (loading = null));
+  return loading;
+}
+
+async function requestSetup(): Promise<void> {
   try {
     setup.value = await call<Setup>("GET", "/api/setup");
     if (me() === "") {
@@ -128,7 +141,13 @@ export async function loadSetup(): Promise<void> {
 
 const conversations = signal<ReadonlyMap<string, Listed>>(new Map());
 export const listReady = signal(false);
-export const listed = computed(() => [...conversations.value.values()].filter((conversation) => !conversation.parent).sort(compareListed));
+export const listed = computed(() => [...conversations.value.values()].filter(isListed).sort(compareListed));
+
+/** Sub-agents are reached from their parent. A temporary conversation is listed when something was said in it. */
+function isListed(conversation: Listed): boolean {
+  const unused = conversation.temporary === true && conversation.messages === 0;
+  return !conversation.parent && (!unused || conversation.id === route.value.conversation);
+}
 
 function compareListed(a: Listed, b: Listed): number {
   return a.updated_at < b.updated_at ? 1 : a.updated_at > b.updated_at ? -1 : a.id < b.id ? 1 : -1;
@@ -380,7 +399,8 @@ function connected(state: Connection): void {
   });
   if (state === "denied") void loadSetup(); // to show the reason
   if (state === "live") {
-    void loadSetup();
+    // At the first connection the setup is loaded already, or on its way.
+    if (before !== "connecting" || setup.value === null) void loadSetup();
     void pump(true);
   }
 }

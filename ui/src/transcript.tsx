@@ -5,9 +5,9 @@ import { outbox, type Outgoing } from "./outbox";
 import { copyFromCode } from "./prose";
 import { Dots, RowView, UnsentRow } from "./row";
 import { rowOfHit } from "./rows";
-import { route, running, toast, type View } from "./state";
+import { hitWords, route, running, toast, type View } from "./state";
 import { TourCard } from "./tour";
-import { bytes } from "./words";
+import { bytes, marked } from "./words";
 
 const HIT_PAGES_MAX = 25;
 const HIT_PAGE = 200;
@@ -74,8 +74,30 @@ async function showHit(box: HTMLElement, view: View, hit: { seq: number; role: s
   letGo();
   element?.scrollIntoView({ block: "center" });
   // The rows around it have their final heights only now.
-  requestAnimationFrame(() => element?.scrollIntoView({ block: "center" }));
+  requestAnimationFrame(() => (element === null ? undefined : (markWords(element) ?? element).scrollIntoView({ block: "center" })));
   return id;
+}
+
+const MARKS_MAX = 100;
+
+/** Mark the searched words in a row. Returns the element with the first of them. */
+function markWords(row: Element): Element | null {
+  const ranges: Range[] = [];
+  const texts = document.createTreeWalker(row, NodeFilter.SHOW_TEXT);
+  for (let node = texts.nextNode(); node !== null && ranges.length < MARKS_MAX; node = texts.nextNode()) {
+    let at = 0;
+    for (const { text, hit } of marked(node.nodeValue ?? "", hitWords.value)) {
+      if (hit) {
+        const range = document.createRange();
+        range.setStart(node, at);
+        range.setEnd(node, at + text.length);
+        ranges.push(range);
+      }
+      at += text.length;
+    }
+  }
+  if ("highlights" in CSS) CSS.highlights.set("hit", new Highlight(...ranges));
+  return ranges[0]?.startContainer.parentElement ?? null;
 }
 
 const hitRow = signal<string | null>(null);

@@ -103,6 +103,8 @@ export interface Hit {
   role: string;
   text: string;
   at: string;
+  /** False if the message was undone or cleared. */
+  standing: boolean;
 }
 
 /** A version of a memory. */

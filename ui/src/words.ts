@@ -58,6 +58,12 @@ export function toolWords(row: Row): { verb: string; subject: string } {
   return { verb, subject: visible(subject) };
 }
 
+/** How a command ended, from the last line of its output. Null if the output does not say. */
+export function endingOf(row: Row): { code: number; seconds: string } | null {
+  const match = /\[exit code (-?\d+), ([\d.]+) s[^\n]*\]\s*$/.exec((row.text ?? "").slice(-400));
+  return row.kind === "tool" && row.state === "done" && match !== null ? { code: Number(match[1]), seconds: match[2]! } : null;
+}
+
 /** How the server marks where a command runs, before the command itself. The card shows the command already. */
 const PLACES: [string, string][] = [
   ["in the sandbox: ", "Runs in the sandbox, without network access."],
@@ -136,7 +142,7 @@ export function bytes(count: number): string {
 
 /** Split a text at the words of a search. `hit` marks the pieces to highlight. */
 export function marked(text: string, query: string): { text: string; hit: boolean }[] {
-  const words = query.split(/\s+/).filter((word) => word.length > 1);
+  const words = query.split(/[\s"]+/).filter((word) => word.length > 1);
   if (words.length === 0) return [{ text, hit: false }];
   const pattern = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
   const pieces = text.split(new RegExp(`(${pattern})`, "gi"));

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { blocks, mend, type Block } from "../src/markdown";
+import { drawMath } from "../src/math";
 
 const html = (text: string): string => blocks(text).map((each) => each.html).join("");
 const element = (text: string): HTMLElement => {
@@ -80,5 +81,34 @@ describe("a text that grows", () => {
     expect(mend("a `co")).toBe("a `co`");
     expect(mend("a **b** c")).toBe("a **b** c");
     expect(mend("```py\nx = `")).toBe("```py\nx = `");
+  });
+});
+
+describe("math", () => {
+  it.each([
+    ["Energy: \\(E = mc^2\\).", "\\(E = mc^2\\)"],
+    ["\\[\n\\int_0^1 x\\,dx\n- 1\n\\]", "\\[\n\\int_0^1 x\\,dx\n- 1\n\\]"],
+    ["$$\na_1 * b_1 * c\n$$", "$$\na_1 * b_1 * c\n$$"],
+    ["so $a_1 + b_1$ holds", "$a_1 + b_1$"],
+    ["a \\(<img src=x onerror=alert(1)>\\) b", "\\(<img src=x onerror=alert(1)>\\)"],
+  ])("%s keeps its source", (text, source) => {
+    expect(element(text).querySelector(".math")?.textContent).toBe(source);
+    expect(element(text).querySelector("img, em, li")).toBeNull();
+  });
+
+  it.each(["It costs $5 and $6.", "`$a$`", "```\n$a$ \\(b\\)\n```", "\\( never closed", "$ a $"])("%s is no formula", (text) => {
+    expect(element(text).querySelector(".math")).toBeNull();
+  });
+
+  it("takes no longer for formulas that are never closed", () => {
+    expect(element("\\(x ".repeat(40_000)).querySelector(".math")).toBeNull();
+  });
+
+  it("is drawn as MathML, and only as MathML", () => {
+    const box = element("\\(\\frac{a}{b}\\) and \\(\\href{javascript:alert(1)}{x}\\) and \\(\\broken{\\)");
+    drawMath(box);
+    expect(box.querySelector("mfrac")).not.toBeNull();
+    expect(box.textContent).toContain("\\broken{");
+    expect(box.querySelector("a, [href], [style], annotation")).toBeNull();
   });
 });

@@ -9,6 +9,7 @@ from msgspec import Meta
 from tenax.assembly import Runtime
 from tenax.clock import rfc3339
 from tenax.errors import Gone, NoSuchConversation
+from tenax.journal.base import Hit
 from tenax.web.api import Id, ResponseBody, endpoint
 from tenax.web.conversations import Limit, parse_position, shown
 
@@ -24,6 +25,8 @@ class Found(ResponseBody):
     role: str
     text: str
     at: str
+    standing: bool
+    """False if the message was undone or cleared."""
 
 
 class Hits(ResponseBody):
@@ -55,13 +58,20 @@ async def search(
             hit.role,
             hit.snippet,
             rfc3339(hit.at),
+            hit.standing,
         )
         for hit in page.hits
-        if hit.conversation in titles
+        if hit.conversation in titles and not _is_old_title(hit, titles)
     ]
     return Hits(
         hits, None if page.before is None else f"{page.before[0]}.{page.before[1]}"
     )
+
+
+def _is_old_title(hit: Hit, titles: dict[str, str | None]) -> bool:
+    """Return whether a hit is a title that the conversation no longer has."""
+    title = titles[hit.conversation] or ""
+    return hit.role == "title" and hit.snippet.strip(" …") not in title
 
 
 async def titles_of(runtime: Runtime, names: set[str]) -> dict[str, str | None]:
