@@ -376,7 +376,7 @@ class ModelRequested(Event, frozen=True):
 
 class ModelFailed(Event, frozen=True):
     """The call at `request` failed. The next attempt follows after `wait` seconds;
-    `None` means no further attempt.
+    `None` means no further attempt. `attempt` counts the failures of the model in a row.
     """
 
     kind: ClassVar[str] = "model.failed"
@@ -385,6 +385,7 @@ class ModelFailed(Event, frozen=True):
     message: str
     wait: float | None = None
     repaired: bool = False
+    attempt: int = 0
 
 
 class ModelUsed(Event, frozen=True):

@@ -6,6 +6,7 @@ What keeps Tenax from starting is told in the terminal: tests/web/test_serving.p
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -204,3 +205,32 @@ def test_a_message_that_is_refused_goes_back_into_the_box(
     tab.say("Short.")
     tab.answered("Yes.", count=1)
     expect(tab.rows("user", "")).to_contain_text("note.txt")
+
+
+def test_an_answer_that_breaks_off_is_one_answer_with_one_line(
+    serve: Serve, window: Window
+) -> None:
+    """Two attempts were cut off. They are folded into one line above the answer."""
+    cut = Trouble("dropped", "The connection dropped.", times=2)
+    tab = window.enter(serve(Reply("The whole answer.", trouble=cut)))
+    tab.say("Hello")
+    tab.answered("The whole answer.")
+    folded = tab.rows("assistant", "earlier")
+    expect(folded).to_have_count(1)
+    expect(folded.locator("summary")).to_have_text("2 attempts were cut off")
+    expect(tab.rows("assistant")).to_have_count(2)
+
+
+def test_a_rate_limit_counts_down_to_the_next_try(serve: Serve, window: Window) -> None:
+    """With the reason and the number of the attempt, until Stop."""
+    limit = Trouble("rate", "Rate limit reached.", retry_after=300.0)
+    tab = window.enter(serve(Reply("Never.", trouble=limit)))
+    tab.say("Hello")
+    notice = tab.rows("notice", "retrying")
+    expect(notice).to_contain_text("Rate limit reached.")
+    expect(notice).to_contain_text(
+        re.compile(r"Next try in 29\d s \(attempt 1 failed\)")
+    )
+    tab.button("Stop").click()
+    expect(tab.rows("marker", "stopped")).to_be_visible()
+    expect(notice).not_to_contain_text("Next try")

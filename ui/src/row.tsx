@@ -18,6 +18,13 @@ export const RowView = memo(({ view, id, hit }: { view: View; id: string; hit: b
   const row = view.row(id).value;
   if (row === undefined) return null;
   const state = row.state ?? "";
+  const attempts = view.attempts.value.get(id);
+  if (attempts !== undefined)
+    return attempts.length === 0 ? null : (
+      <li class="row" data-row={row.id} data-kind={row.kind} data-state="earlier">
+        <Attempts view={view} ids={attempts} />
+      </li>
+    );
   return (
     <li class={hit ? "row hit" : "row"} data-row={row.id} data-kind={row.kind} data-state={state} data-late={row.late}>
       {row.erased === true ? <p class="status">Erased.</p> : <Body view={view} row={row} />}
@@ -44,12 +51,38 @@ function Body({ view, row }: { view: View; row: Row }) {
     case "system":
       return <Folded title="Instructions" text={row.text ?? ""} />;
     default:
-      return (
-        <p class="status" role={row.state === "retrying" ? "status" : undefined}>
+      return row.state === "retrying" ? (
+        <RetryRow row={row} />
+      ) : (
+        <p class="status">
           <span class="text">{row.text}</span>
         </p>
       );
   }
+}
+
+/** A failed call that is tried again: why, which attempt it was, and a countdown to the next one. */
+function RetryRow({ row }: { row: Row }) {
+  const until = row.at / 1000 + (row.wait ?? 0) * 1000;
+  const [now, setNow] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 500);
+    return () => clearInterval(timer);
+  }, []);
+  const seconds = Math.ceil((until - now) / 1000);
+  return (
+    <p class="status">
+      <span class="text" role="status">
+        {row.text}
+      </span>
+      {running.value && (
+        <span class="countdown">
+          {seconds > 0 ? `Next try in ${seconds} s` : "Trying again…"}
+          {row.attempt ? ` (attempt ${row.attempt} failed)` : ""}
+        </span>
+      )}
+    </p>
+  );
 }
 
 const timeOf = (row: Row): Date => new Date(row.at / 1000);
@@ -168,6 +201,18 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
       {answer}
       {!streaming && text !== "" && <Actions view={view} row={row} />}
     </article>
+  );
+}
+
+/** Attempts at an answer that were cut off, in one line. */
+function Attempts({ view, ids }: { view: View; ids: string[] }) {
+  return (
+    <details class="fold">
+      <summary>{ids.length === 1 ? "An attempt was cut off" : `${ids.length} attempts were cut off`}</summary>
+      {ids.map((id) => (
+        <Prose key={id} text={view.row(id).value.text ?? ""} growing={false} />
+      ))}
+    </details>
   );
 }
 

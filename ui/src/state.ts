@@ -267,6 +267,29 @@ export class View {
   /** The last answer that is complete. */
   readonly answer = computed(() => this.last((row) => row.kind === "assistant" && (row.state ?? "") === "")?.id ?? null);
 
+  /**
+   * Answers of a run that were cut off and tried again. The last one of a run stands for all of them: its entry has their ids. The
+   * entries of the others are empty.
+   */
+  readonly attempts = computed(() => {
+    const found = new Map<string, string[]>();
+    const later = new Set<string>();
+    const last = new Map<string, string[]>();
+    for (const id of [...this.order.value].reverse()) {
+      // Not the signals of the rows: a growing answer must not render all rows again. A new attempt is a new row.
+      const { kind, run, state } = this.rows.byId.get(id)!;
+      if (kind !== "assistant" || !run) continue;
+      if (state === "cut" && later.has(run)) {
+        const all = last.get(run) ?? [];
+        if (all.length === 0) last.set(run, all);
+        found.set(id, all.length === 0 ? all : []);
+        all.unshift(id);
+      }
+      later.add(run);
+    }
+    return found;
+  });
+
   take(frame: Frame): void {
     if (frame.type === "rows") {
       this.rows.snapshot(frame);

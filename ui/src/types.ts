@@ -29,6 +29,9 @@ export interface Row {
   /** The conversation of the sub-agent, and whether it waits for an answer of the person. */
   child?: string;
   child_asks?: boolean;
+  /** The seconds from `at` to the next attempt of a failed call, and the number of failed attempts so far. */
+  wait?: number;
+  attempt?: number;
   /** The numbers of all versions of a message, if there are several. */
   versions?: number[];
 }

@@ -807,7 +807,10 @@ class Run:
             self._failures += 1
         elif self._nth_model < last:
             self._nth_model, self._failures, wait = self._nth_model + 1, 0, 0.0
-        await self.record(ModelFailed(request, failure.why, failure.message, wait))
+        failed = ModelFailed(
+            request, failure.why, failure.message, wait, attempt=self._failures
+        )
+        await self.record(failed)
         if wait is None:
             return await self._finish(
                 "failed", f"{failure.message} {failure.hint}".strip()

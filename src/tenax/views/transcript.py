@@ -100,6 +100,10 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """The conversation of a delegated call."""
     child_asks: bool = False
     """Whether the conversation of the call waits for a person."""
+    wait: float = 0.0
+    """The seconds from `at` to the next attempt of a failed call."""
+    attempt: int = 0
+    """The number of failed attempts so far."""
     versions: tuple[int, ...] = ()
     """The seqs of all versions of a message, oldest first; empty for a message with one version."""
 
@@ -448,6 +452,8 @@ class Transcript:
             text=text,
             state="retrying",
             run=recorded.run,
+            wait=event.wait,
+            attempt=event.attempt,
         )
 
     def _run_finished(self, recorded: Recorded, event: events.RunFinished) -> None:
