@@ -38,6 +38,33 @@ export function useMeant(shown = true) {
   });
 }
 
+/** Whether a card has just appeared. Keys that arrive then were probably meant for something else. */
+export function useFresh(): () => boolean {
+  const shown = useRef(performance.now());
+  return () => performance.now() - shown.current < FRESH_MS;
+}
+
+const composer = () => document.querySelector<HTMLTextAreaElement>("textarea[aria-label=Message]");
+
+/**
+ * Give a new card the focus, so that its keys work, unless the person is writing or works elsewhere. The card itself gets it, not a
+ * button, so that Enter answers nothing. When the card goes, the composer gets the focus back.
+ */
+export function useFocusOfCard() {
+  const card = useRef<HTMLElement>(null);
+  useEffect(() => {
+    const element = card.current;
+    const box = composer();
+    const idle = document.activeElement === document.body || (document.activeElement === box && box?.value === "");
+    if (idle) element?.focus({ preventScroll: true });
+    return () => {
+      const lost = document.activeElement === document.body || element?.contains(document.activeElement) === true;
+      if (lost && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => document.activeElement === document.body && composer()?.focus());
+    };
+  }, []);
+  return card;
+}
+
 /** Answer the question of a row, and report the result. A problem that the card can no longer show becomes a toast. */
 export function useAnswer(view: View, row: Row) {
   const [busy, setBusy] = useState(false);

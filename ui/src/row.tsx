@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { call, conversationPath, factPath } from "./api";
 import { AnswerActions, EditBox, MessageActions, retryRow } from "./actions";
-import { Asked, Todo, useAnswer, useMeant } from "./asked";
+import { Asked, Todo, useAnswer, useFocusOfCard, useFresh, useMeant } from "./asked";
 import { Parts } from "./attach";
 import { FilesRow } from "./changes";
 import { fill } from "./composer";
@@ -321,8 +321,8 @@ function ToolRow({ view, row }: { view: View; row: Row }) {
 }
 
 const ANSWERS = [
-  ["once", "Allow once"],
-  ["no", "Deny"],
+  ["once", "Allow once", "1"],
+  ["no", "Deny", "3"],
 ] as const;
 
 function Approval({ view, row }: { view: View; row: Row }) {
@@ -330,6 +330,7 @@ function Approval({ view, row }: { view: View; row: Row }) {
   const [question, setQuestion] = useState<Question | null>(null);
   const [open, setOpen] = useState(false);
   const meant = useMeant();
+  const isFresh = useFresh();
   const meantLater = useMeant(question !== null);
   useEffect(() => {
     let there = true;
@@ -343,25 +344,40 @@ function Approval({ view, row }: { view: View; row: Row }) {
   }, [view.id, row.id]);
   const here = question?.conversation ?? [];
   const always = question?.always ?? []; // empty, or the same patterns as `here`
+  const card = useFocusOfCard();
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (busy || event.repeat || event.ctrlKey || event.metaKey || event.altKey) return;
+    const act = {
+      "1": () => void answer("once"),
+      "2": () => always.length > 0 && setOpen(true),
+      "3": () => void answer("no"),
+      Escape: () => void answer("no"),
+    }[event.key];
+    if (act === undefined || isFresh()) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act();
+  };
   const noted = (n: number) => (question?.notes?.[n] ? ` (${question.notes[n]})` : "");
   return (
-    <section class="approval" aria-label="Approval needed">
+    <section class="approval" aria-label="Approval needed" ref={card} tabIndex={-1} onKeyDown={onKeyDown}>
       <h2>
         <Head row={row} />
       </h2>
       <p class="touches">{targetWords(row.touches ?? "")}</p>
       <Arguments row={row} />
       <div class="choices">
-        {ANSWERS.map(([given, label]) => (
-          <button key={given} type="button" class={given === "once" ? "main" : ""} disabled={busy} {...meant(() => void answer(given))}>
+        {ANSWERS.map(([given, label, key]) => (
+          <button key={given} type="button" class={given === "once" ? "main" : ""} aria-keyshortcuts={key} disabled={busy} {...meant(() => void answer(given))}>
             {label}
           </button>
         ))}
         {always.length > 0 && (
-          <button type="button" aria-expanded={open} disabled={busy} {...meantLater(() => setOpen(!open))}>
+          <button type="button" aria-expanded={open} aria-keyshortcuts="2" disabled={busy} {...meantLater(() => setOpen(!open))}>
             Always…
           </button>
         )}
+        <span class="meta keys">Keys: 1 allow once{always.length > 0 ? ", 2 always" : ""}, 3 or Esc deny</span>
       </div>
       {here.length > 0 && (
         <div class="patterns">
