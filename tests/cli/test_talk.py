@@ -412,6 +412,23 @@ def test_a_tool_asks_and_is_answered(
         talk.until("Allow write_file")
 
 
+def test_a_question_mark_explains_the_answers_and_denies_nothing(
+    home: Path, start: Start
+) -> None:
+    """The status line names the conversation by its first words, not by its id."""
+    set_up(home, [Reply(calls=[WRITE]), Reply(words="So be it.")])
+    talk = start()
+    talk.send("write it down")
+    asked = talk.until("Allow write_file notes.txt?")
+    assert "c_" not in asked
+    talk.send("?")
+    talk.until("Any other text is a new message, and denies the call.")
+    talk.send("y")
+    shown = talk.until("So be it.")
+    assert "write_file notes.txt … done" in shown
+    assert "write it down · " in talk.until("write it down · ")
+
+
 def test_what_a_turn_changed_is_shown_and_put_back(home: Path, start: Start) -> None:
     """One line under the turn; the diff; back, and back again. `tenax show` tells the same."""
     set_up(home, [Reply(calls=[WRITE]), Reply(words="So be it.")])

@@ -51,6 +51,13 @@ _ANSWERS: Final[dict[str, Answer]] = {
     "n": "no",
     "no": "no",
 }
+_ANSWERS_EXPLAINED: Final = [
+    "y       allow this call once",
+    "c       allow such calls in this conversation; c 2 takes the second pattern",
+    "always  allow such calls in all conversations (tenax rules lists them)",
+    "n       deny this call",
+    "Any other text is a new message, and denies the call.",
+]
 _Shown: TypeAlias = tuple[str | None, str] | None
 """The conversation and the row of the question on the screen; `None` without a question."""
 _PATTERNED: Final[dict[str, Answer]] = {"c": "conversation", "always": "always"}
@@ -256,7 +263,8 @@ class TerminalChat:
         title, run, parts = "new conversation", None, [model.name]
         if name is not None:
             run = (await journal.head(name)).run
-            title = to_one_line((await journal.summary(name)).title or "") or name
+            (entry,) = await self.runtime.list.page([await journal.summary(name)])
+            title = to_one_line(entry.title or entry.words or "") or title
             usage, spent = await self._usage(name), await journal.spent(name)
             room = f" of {model.context:,}" if model.context else ""
             parts.append(
@@ -360,6 +368,8 @@ class TerminalChat:
         asks, key = self.screen.asks, line.strip().lower()
         if line.startswith("/"):
             await self.commands.do(line)
+        elif asks and key == "?" and not choices(asks[0].name, asks[0].arguments):
+            self.tell_list(_ANSWERS_EXPLAINED)
         elif asks and self.name is not None and _answers(asks[0], key):
             if shown == self._first_question:
                 await self._answer_with(asks[0], line)
