@@ -413,10 +413,34 @@ async def test_a_model_is_tried_with_one_small_call(api: str) -> None:
         ready = await reach_model(api, url, "m", SECRET)  # type: ignore[arg-type]
     assert isinstance(ready, Ready)
     assert ready == Ready("local", {"api": api, "url": url, "name": "m"}, ["m"])
-    (body,) = provider.bodies
+    # The other request asks for the list of models.
+    (body,) = [body for body in provider.bodies if body]
     assert b'"max_tokens":16' in body
     assert b'"stream":true' in body
     assert b'"tools":[{' in body
+
+
+@pytest.mark.parametrize(
+    ("fields", "context"),
+    [
+        ({"context_length": 200_000}, 200_000),
+        ({"context_window": 131_072}, 131_072),
+        ({"max_model_len": 8192}, 8192),
+        ({"meta": {"n_ctx_train": 32_768}}, 32_768),
+        ({"context_length": "many", "max_model_len": 0}, None),
+        ({"context_length": True}, None),
+        ({}, None),
+    ],
+)
+async def test_the_context_length_is_read_from_the_list_of_the_server(
+    fields: dict[str, Any], context: int | None
+) -> None:
+    """Under the names that servers use for it. Nonsense is no length."""
+    data = [{"id": "other", "context_length": 1000}, {"id": "m", **fields}]
+    async with Provider(["Hi."], pages={"/v1/models": {"data": data}}) as provider:
+        ready = await reach_model("openai", f"{provider.url}/v1", "m", None)
+    assert isinstance(ready, Ready)
+    assert ready.values.get("context") == context
 
 
 async def test_a_label_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +449,11 @@ async def test_a_label_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     async def works(_: ModelSettings) -> None:
         return None
 
+    async def no_context(*_: object) -> None:
+        return None
+
     monkeypatch.setattr(found, "try_model", works)
+    monkeypatch.setattr(found, "find_context", no_context)
     labels = {}
     for url in (
         "https://api.groq.com/openai/v1",

@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -47,6 +47,8 @@ T = TypeVar("T")
 # The system accepts a connection for a server that listens, however busy the machine is. The answer takes longer there.
 PROBE_CONNECT_SECONDS_MAX: Final = 0.7
 LIST_SECONDS_MAX: Final = 15.0
+_CONTEXT_MIN, _CONTEXT_MAX = 512, 100_000_000
+"""Context lengths outside of these are mistakes of a server."""
 # A local server may have to load the model first.
 TRY_SECONDS_MAX: Final = 90.0
 TRY_TOKENS_MAX: Final = 16
@@ -80,7 +82,7 @@ class Ready(msgspec.Struct, frozen=True):
     """A model that answered: the label and values for `config.write.add_model`, and the list of available models."""
 
     label: str
-    values: dict[str, str]
+    values: dict[str, Any]
     models: list[str]
     """Best first."""
 
@@ -175,8 +177,29 @@ def _offer_key(provider: _Provider, env: Mapping[str, str]) -> Offer:
 
 
 class _Model(msgspec.Struct):
+    """A model in the list of a server. Servers have different names for the context length."""
+
     id: str
     owned_by: str = ""
+    context_length: Any = None
+    context_window: Any = None
+    max_model_len: Any = None
+    meta: Any = None
+
+    @property
+    def context(self) -> int | None:
+        """The context length in tokens, or None if the server does not tell it."""
+        trained = self.meta.get("n_ctx_train") if isinstance(self.meta, dict) else None
+        lengths = (
+            self.context_length,
+            self.context_window,
+            self.max_model_len,
+            trained,
+        )
+        for length in lengths:
+            if type(length) is int and _CONTEXT_MIN <= length <= _CONTEXT_MAX:
+                return length
+        return None
 
 
 class _Models(msgspec.Struct):
@@ -332,7 +355,21 @@ async def reach_model(
     failure = await try_model(
         ModelSettings(label="", api=api, url=url, name=name, key=key)
     )
-    return failure or Ready(_label(url), {"api": api, "url": url, "name": name}, [name])
+    if failure is not None:
+        return failure
+    values: dict[str, Any] = {"api": api, "url": url, "name": name}
+    context = await find_context(api, url, name, key)
+    if context is not None:
+        values["context"] = context
+    return Ready(_label(url), values, [name])
+
+
+async def find_context(api: Api, url: str, name: str, key: Secret | None) -> int | None:
+    """Return the context length of a model from the server's list, or None if the list does not tell it."""
+    models = await fetch_models(api, url, key)
+    if isinstance(models, Failure):
+        return None
+    return next((model.context for model in models if model.id == name), None)
 
 
 def _label(url: str) -> str:
@@ -347,6 +384,17 @@ async def list_models(
     api: Api, url: str, key: Secret | None = None
 ) -> list[str] | Failure:
     """Return the names of the chat models at a URL, or of all models if no name looks like a chat model."""
+    models = await fetch_models(api, url, key)
+    if isinstance(models, Failure):
+        return models
+    found = sorted({model.id for model in models if model.id})
+    return [name for name in found if not _NO_CHAT.search(name)] or found
+
+
+async def fetch_models(
+    api: Api, url: str, key: Secret | None
+) -> list[_Model] | Failure:
+    """Return the list of models at a URL."""
     try:
         url = check_url(url.strip(), "This")
         secret = key.reveal() if key else None
@@ -368,8 +416,7 @@ async def list_models(
         # 404 and 405 mean a wrong URL: the body is then no list of models.
         if status not in {200, 404, 405}:
             return failures.from_response(status, {}, body)
-        models = msgspec.json.decode(body, type=_Models).data
-        found = sorted({model.id for model in models if model.id})
+        return msgspec.json.decode(body, type=_Models).data
     except (TimeoutError, httpx.TimeoutException):
         return Failure(
             "silent", f"{failures.where} does not answer.", hint=CHECK_SERVER
@@ -382,7 +429,6 @@ async def list_models(
             f"{failures.where} answers, but not with a list of models.",
             hint="Is the address right? Does /v1 have to be added to it?",
         )
-    return [name for name in found if not _NO_CHAT.search(name)] or found
 
 
 async def try_model(settings: ModelSettings) -> Failure | None:
