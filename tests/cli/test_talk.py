@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tenax.assembly import Runtime
+from tenax.concurrency import write_atomically
 from tenax.config import load
 from tenax.config.rules import Rule
 from tenax.errors import InvalidInput
@@ -410,6 +411,27 @@ def test_a_tool_asks_and_is_answered(
         assert "Allow" not in talk.until("Again.")
     else:
         talk.until("Allow write_file")
+
+
+def test_a_model_that_is_chosen_elsewhere_answers_here_at_once(
+    home: Path, start: Start
+) -> None:
+    """The page, `tenax setup` or an editor chooses it in the settings file."""
+    set_up(home, [Reply(words="From the first.")])
+    (home / "other.json").write_text(
+        '{"replies": [{"words": "From the other."}], "repeat": true}'
+    )
+    talk = start()
+    talk.send("who is it?")
+    talk.until("From the first.")
+    talk.at_rest()
+    file = home / "config.toml"
+    section = f'\n[models.other]\napi = "script"\nurl = "{home}/other.json"\nname = "second"\n'
+    changed = file.read_text().replace('model = "main"', 'model = "other"') + section
+    write_atomically(file, changed.encode())
+    talk.until("Now using second.")
+    talk.send("and now?")
+    talk.until("From the other.")
 
 
 def test_a_question_mark_explains_the_answers_and_denies_nothing(

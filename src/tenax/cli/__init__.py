@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -140,10 +141,12 @@ def tenax(
         return None
     if words is None:
         from tenax.cli.talk import talk  # noqa: PLC0415  (loaded when it is called)
+        from tenax.config.watch import SettingsFile  # noqa: PLC0415  (the same)
 
         restore_interrupts()
-        config = load_config(context, context_files=not no_context_files)
-        return talk(config, conversation=conversation, new=new)
+        read = partial(load_config, context, context_files=not no_context_files)
+        settings = SettingsFile(read(), read)
+        return talk(settings, conversation=conversation, new=new)
     from tenax.cli.ask import ask  # noqa: PLC0415  (loaded when it is called)
 
     restore_interrupts()

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from tenax.assembly import Runtime
 from tenax.concurrency import ThreadPool, run_in_own_thread
 from tenax.config import Config
-from tenax.config.write import file_version
-from tenax.errors import ConfigError, Refused, TenaxError, TooBusy
+from tenax.config.watch import SettingsFile
+from tenax.errors import Refused, TenaxError, TooBusy
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.devices import Device, Devices
 from tenax.runtime.runtime import open_store
@@ -48,7 +48,6 @@ class ServerState:
     def __init__(
         self, config: Config, links: Links, reload: Callable[[], Config]
     ) -> None:
-        self.config = config
         self.links = links
         self.stopping = False
         self.streams: dict[asyncio.Task[object], asyncio.Event] = {}
@@ -62,12 +61,14 @@ class ServerState:
         self.page_threads = ThreadPool(2, "tenax-page")
         """Threads only for files of the page, so that the page loads even while the store does not answer."""
         self._watching: asyncio.Task[None] | None = None
-        self._reload = reload
-        self._seen = file_version(config.file)
-        self._refused = ""
-        """The last error of the settings file. The same error is logged once."""
+        self._settings = SettingsFile(config, reload)
         self.runtimes: dict[str, asyncio.Task[Runtime]] = {}
         """The start of every runtime, by user. A finished task has the runtime as the result."""
+
+    @property
+    def config(self) -> Config:
+        """The settings in use."""
+        return self._settings.config
 
     async def start(self) -> None:
         """Start a runtime for every user with unfinished work or schedules."""
@@ -95,31 +96,17 @@ class ServerState:
         return runtime
 
     async def look_at_settings(self) -> None:
-        """Reload the settings file if `tenax setup` or an editor has changed it.
-
-        If the file is invalid, the old settings stay, and the next request tries again: an editor may be half done.
-        """
-        if self._seen == file_version(self.config.file):
-            return
-        try:
-            await self.reload()
-        except ConfigError as error:
-            if self._refused != str(error):
-                self._refused = str(error)
-                log.warning(
-                    "The changed settings are not used: %s",
-                    error,
-                    extra={"action": "settings"},
-                )
+        """Use the settings file from now on if `tenax setup` or an editor has changed it."""
+        if self._settings.read_if_changed():
+            await self._configure_all()
 
     async def reload(self) -> None:
         """Read the settings file, and configure every runtime with the new settings."""
-        # Get the version before reading the file, so that no later change is missed.
-        seen = file_version(self.config.file)
-        self.config = self._reload()
+        self._settings.read()
+        await self._configure_all()
+
+    async def _configure_all(self) -> None:
         self.signins.devices.days = self.config.serve.sign_in_days
-        self._seen = seen
-        self._refused = ""
         # Iterate over a copy: a runtime started in the meantime already uses the new settings.
         for user, task in list(self.runtimes.items()):
             with _unless_owner(user):

@@ -16,21 +16,21 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from tenax.cli.loop import in_loop
 from tenax.cli.talk.chat import TerminalChat
-from tenax.config import Config
+from tenax.config.watch import SettingsFile
 from tenax.errors import ConfigError
 
 __all__ = ["talk"]
 
 
-def talk(config: Config, *, conversation: str | None, new: bool) -> int:
+def talk(settings: SettingsFile, *, conversation: str | None, new: bool) -> int:
     """Chat until the person leaves: in the given conversation, in a new conversation, or in the last conversation."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or is_dumb_terminal():
         raise click.UsageError(
             'The chat needs a terminal. Without one, use: tenax -p "..."'
         )
-    if config.model is None:
+    if settings.config.model is None:
         raise ConfigError(
             "No model is set up.",
             hint="Run `tenax setup` to set one up, or `tenax demo` to try Tenax without one.",
         )
-    return in_loop(TerminalChat.talk(config, conversation, new=new))
+    return in_loop(TerminalChat.talk(settings, conversation, new=new))

@@ -20,6 +20,7 @@ from tenax.cli.talk.commands import Commands
 from tenax.cli.talk.prompt import Prompt
 from tenax.cli.talk.screen import Screen, aside
 from tenax.config import Config
+from tenax.config.watch import SettingsFile
 from tenax.errors import (
     ConfigError,
     Gone,
@@ -58,6 +59,7 @@ _ANSWERS_EXPLAINED: Final = [
     "n       deny this call",
     "Any other text is a new message, and denies the call.",
 ]
+_SETTINGS_SECONDS: Final = 1.0
 _Shown: TypeAlias = tuple[str | None, str] | None
 """The conversation and the row of the question on the screen; `None` without a question."""
 _PATTERNED: Final[dict[str, Answer]] = {"c": "conversation", "always": "always"}
@@ -66,7 +68,8 @@ _PATTERNED: Final[dict[str, Answer]] = {"c": "conversation", "always": "always"}
 class TerminalChat:
     """A chat in a terminal."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, settings: SettingsFile) -> None:
+        self._settings = settings
         self.name: str | None = None
         """The open conversation; `None` before the first message of a new conversation."""
         self.run: str | None = None
@@ -103,9 +106,11 @@ class TerminalChat:
         self._away = False
 
     @classmethod
-    async def talk(cls, config: Config, conversation: str | None, *, new: bool) -> int:
+    async def talk(
+        cls, settings: SettingsFile, conversation: str | None, *, new: bool
+    ) -> int:
         """Chat until the person leaves."""
-        chat = cls(config)
+        chat = cls(settings.config, settings)
         await chat.runtime.try_sandbox()
         try:
             chat.runtime.agent  # noqa: B018  (what is not set up is said before anything else)
@@ -132,6 +137,7 @@ class TerminalChat:
         for signal_number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signal_number, self.prompt.leave)
         self.spawn(self._work())
+        self.spawn(self._follow_settings())
         await self.prompt.run()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_SECONDS):
@@ -355,6 +361,18 @@ class TerminalChat:
         """Stop the current answer."""
         self.screen.mine.update(row.id for row in self.screen.asks)
         await self.runtime.stop(self.name or "")
+
+    async def _follow_settings(self) -> None:
+        """Use another model as soon as the page or `tenax setup` has chosen it."""
+        while True:
+            await asyncio.sleep(_SETTINGS_SECONDS)
+            changed = self._settings.read_if_changed()
+            if changed and self._settings.config.model is not None:
+                before = self.runtime.config.model
+                await self.runtime.configure(self._settings.config)
+                if self.runtime.config.model != before:
+                    self.tell(f"Now using {self.runtime.agent.models[0].name}.")
+                await self.look()
 
     async def _work(self) -> None:
         while True:
