@@ -62,7 +62,7 @@ def test_a_message_steers_the_next_step(
     tab.shows("word005")
     tab.say("Mind the gap", "Steer")
     expect(tab.rows("user", "steering")).to_contain_text(
-        "Will be read at the next step."
+        "Will be read at the next step, or after this answer"
     )
     pace.say()
     tab.answered("Heeded.")

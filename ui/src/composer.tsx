@@ -90,7 +90,7 @@ export function Composer({ view, conversation }: { view: View | null; conversati
               <button type="submit" class="main" title="Send when the current answer is done">
                 Queue
               </button>
-              <button type="button" onClick={() => send("steer")} title="The model reads it at the next step">
+              <button type="button" onClick={() => send("steer")} title="The model reads it at its next step, such as after a tool call. A plain answer has only one step: then it waits like Queue.">
                 Steer
               </button>
               <button type="button" class="stop" onClick={() => void stop()}>

@@ -98,7 +98,7 @@ function Time({ row }: { row: Row }) {
 
 const WAITS: Record<string, string> = {
   queued: "Queued. Sends when the current answer is done.",
-  steering: "Will be read at the next step.",
+  steering: "Will be read at the next step, or after this answer if it has no further step.",
 };
 
 function UserRow({ view, row }: { view: View; row: Row }) {
