@@ -27,8 +27,10 @@ def test_a_key_answers_and_the_composer_gets_the_focus_back(
 ) -> None:
     tab = asks(serve, window)
     expect(tab.page.get_by_role("region", name="Approval needed")).to_be_focused()
+    expect(tab.page).to_have_title("(1) Write it · Tenax")
     tab.page.keyboard.press(key)
     tab.answered("Done.")
+    expect(tab.page).to_have_title("Write it · Tenax")
     expect(tab.rows("tool", state)).to_have_count(1)
     expect(tab.box).to_be_focused()
 

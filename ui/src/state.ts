@@ -256,6 +256,8 @@ export class View {
   // Computed, so that a growing answer renders nothing else.
   readonly streaming = computed(() => this.last((row) => row.kind === "assistant" && row.state === "streaming")?.id ?? null);
   readonly busy = computed(() => this.last((row) => row.state === "streaming" || row.state === "running") !== undefined);
+  /** A tool call or a question waits for the person. */
+  readonly asks = computed(() => this.last((row) => row.state === "asks") !== undefined);
   /** The kind of the last row that is not queued. A user message means that an answer is on its way. */
   readonly lastKind = computed(() => this.last((row) => row.state !== "queued" && row.state !== "steering")?.kind);
   readonly todo = computed(() => this.last((row) => row.kind === "tool" && row.name === "todo" && row.state !== "failed")?.id);
@@ -462,7 +464,8 @@ export function start(): void {
   effect(() => {
     const { screen, conversation } = route.value;
     const name = { setup: "Settings", memory: "Memory", conversation: conversation === null ? "" : visible(titleOf(current.value)) }[screen];
-    document.title = name === "" ? "Tenax" : `${name.slice(0, 80)} · Tenax`;
+    const asks = view.value?.asks.value === true ? "(1) " : "";
+    document.title = name === "" ? "Tenax" : `${asks}${name.slice(0, 80)} · Tenax`;
   });
   effect(() => {
     // The outbox shows an accepted message until the stream delivers its row.
