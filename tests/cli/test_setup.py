@@ -126,6 +126,7 @@ def test_an_offer_is_tried_and_kept(
     assert [each.path for each in provider.received] == [
         "/api/tags",
         "/v1/chat/completions",
+        "/v1/models",  # for the context length
     ]
     assert tenax(capsys, "-p", "Hi")[:2] == (0, "Hello.\n")
 
