@@ -36,7 +36,7 @@ from tenax.events import (
 from tenax.models import Reply, ScriptedCall, ScriptedModel
 from tenax.parts import Text, text_of
 from tenax.tools.base import Call, Tool
-from tenax.tools.gate import CHARS_MAX, Allowed, Asks, Done, Gate
+from tenax.tools.gate import CHARS_MAX, STOPPED, Allowed, Asks, Done, Gate
 from tenax.tools.redact import Redact
 from tenax.tools.shell.commands import Background, Finished, Shell
 from tenax.tools.shell.sandbox import Sandbox
@@ -278,8 +278,7 @@ async def test_cancelling_ends_all_of_it(folder: Path) -> None:
     await until((folder / "begun").exists)
     assert len(inside(folder)) >= 2
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    assert await task == Done("cancelled", f"{STOPPED}\n(no output)")
     assert inside(folder) == []
 
 
@@ -828,6 +827,22 @@ async def test_an_end_that_is_being_told_holds_up_no_stop(folder: Path) -> None:
     async with behind(folder) as it:
         await it.background.sweep()
         assert ["[exit code 5," in each.text for each in it.told] == [True]
+
+
+async def test_the_output_of_a_stopped_command_is_kept(folder: Path) -> None:
+    """The person saw that it ran for a while, and stops it: what it wrote until then is in the transcript."""
+    command = "seq 1 400; touch ready; sleep 300"
+    async with runtime(folder, calls("shell", command=command), "on") as it:
+        name = await it.new()
+        seq = (await it.submit(name, "go")).seq
+        await until((folder / "work" / "ready").exists)
+        await it.stop(name)
+        await settled(it, name, seq)
+        (row,) = [row for row in await it.transcript(name) if row.kind == "tool"]
+        assert row.state == "cancelled"
+        assert row.text.startswith(f"{STOPPED}\n1\n2\n3\n")
+        assert row.text.endswith("\n400")
+        assert inside(folder / "work") == []
 
 
 async def test_a_deleted_conversation_leaves_nothing_running(folder: Path) -> None:

@@ -51,6 +51,7 @@ export function toolWords(row: Row): { verb: string; subject: string } {
       done,
       ok: done,
       failed: `Could not ${todo}`,
+      cancelled: `Stopped: ${todo}`,
       denied: name === "ask" ? "No answer:" : `Denied: ${todo}`,
       unknown: `Outcome unknown: ${todo}`,
       skipped: `Did not ${todo}`,

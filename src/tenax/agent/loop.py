@@ -65,7 +65,7 @@ from tenax.models.render import contents_of
 from tenax.parts import File, Image, Part, Text, ToolCall, text_of
 from tenax.text import Scrubber, scrub
 from tenax.tools.base import Call, Elsewhere, Tool
-from tenax.tools.gate import Allowed, Asks, Done, Gate
+from tenax.tools.gate import STOPPED, Allowed, Asks, Done, Gate
 from tenax.views.context import Context, Message
 from tenax.views.open_work import OpenCall, OpenRun, Step, Turns
 
@@ -958,6 +958,9 @@ class Run:
             except asyncio.CancelledError:
                 await self._record_changes(watch)
                 raise
+            if result is None and not task.cancelled():
+                # The person has stopped the call, and the tool gave its output.
+                result = task.result()
             changes = await watch.events() if watch is not None else []
             if result is not None and result.at is None:
                 await self._record_result(step, open_call, result, *changes)
@@ -1053,11 +1056,7 @@ class Run:
             await self._halt(open_call.handed.conversation)  # type: ignore[union-attr]
         for open_call in run.open:
             was_started = open_call.started is not None
-            text = (
-                "It was stopped while it ran."
-                if was_started
-                else "It was stopped before it ran."
-            )
+            text = STOPPED if was_started else "It was stopped before it ran."
             await self.record(
                 ToolFinished(run.step.message, open_call.call.id, "cancelled", text)  # type: ignore[union-attr]
             )

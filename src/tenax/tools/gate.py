@@ -26,6 +26,7 @@ from tenax.tools.base import Call, Elsewhere, Tool
 
 __all__ = [
     "CHARS_MAX",
+    "STOPPED",
     "STUCK_MAX",
     "Allowed",
     "Asks",
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 CHARS_MAX = 30_000
 # With this many cancelled calls still running, no new call begins.
 STUCK_MAX = 16
+STOPPED = "It was stopped while it ran."
 
 _TAIL_CHARS = 9_900
 _HEAD_CHARS = CHARS_MAX - _TAIL_CHARS - 100
@@ -93,7 +95,7 @@ _W = TypeVar("_W", bound=_Weighed)
 class Done(msgspec.Struct, frozen=True):
     """The outcome of a call, or why the call was not made. `cut` is the number of omitted characters of the output."""
 
-    outcome: Literal["done", "failed", "denied"]
+    outcome: Literal["done", "failed", "denied", "cancelled"]
     text: str
     cut: int = 0
     at: Elsewhere | None = None
@@ -208,12 +210,23 @@ class Gate:
                 "failed",
                 f"{STUCK_MAX} earlier calls did not stop when told to, so {tool.name} was not begun.",
             )
+        return await self._run_in_task(permit)
+
+    async def _run_in_task(self, permit: Allowed) -> Done:
+        """Run a tool in a task of its own, for at most the time of the tool.
+
+        A cancelled call returns the output of the tool, if the tool gives its output when it is stopped.
+        """
+        tool = permit.tool
         task = asyncio.create_task(_run(permit, self._redact), name=f"tool {tool.name}")
         try:
             ended, _ = await asyncio.wait({task}, timeout=tool.seconds)
         except asyncio.CancelledError:
             await self._stop(task, tool)
-            raise
+            output = _output_of_stopped(task)
+            if output is None:
+                raise
+            return Done("cancelled", *_trim(f"{STOPPED}\n{output}"))
         if ended:
             return _done(task, tool)
         await self._stop(task, tool)
@@ -292,6 +305,14 @@ def _done(task: asyncio.Task[str], tool: Tool[Any]) -> Done:
         return Done("done", "", at=error)
     text, cut = _trim(str(error) if error else task.result())
     return Done("failed" if error else "done", text, cut)
+
+
+def _output_of_stopped(task: asyncio.Task[str]) -> str | None:
+    """Return the output of a stopped call: a tool raises `ToolFailed` with its output. Return None for no output."""
+    if not task.done() or task.cancelled():
+        return None
+    error = task.exception()
+    return str(error) if isinstance(error, ToolFailed) else None
 
 
 def _late(task: asyncio.Task[str], tool: Tool[Any]) -> Done:

@@ -250,7 +250,11 @@ class Shell(_Runs):
     async def run(self, args: ShellArgs, call: Call) -> str:
         running = await self._start_command(args, call)
         output = _Output(self._redact, _EDGE_BYTES, _EDGE_BYTES)
-        ending = await _followed(running, output, args.seconds)
+        try:
+            ending = await _followed(running, output, args.seconds)
+        except asyncio.CancelledError:
+            # The output so far belongs to the person, who has watched the command run.
+            raise ToolFailed(output.text().rstrip() or "(no output)") from None
         text = output.text()
         told = f"{text.rstrip() or '(no output)'}\n{_describe_ending(ending, text)}"
         if ending.why:
@@ -513,12 +517,12 @@ async def _followed(
     """Read the output of a command until the command ends, and return the ending."""
     taking = asyncio.create_task(output.take(running.output))
     try:
-        ending = await running.finish(seconds)
-        await asyncio.wait({taking}, timeout=_DRAIN_SECONDS)
+        return await running.finish(seconds)
     finally:
+        # The command has ended, also if the person has stopped it. Its last output may still be in the pipe.
+        await asyncio.wait({taking}, timeout=_DRAIN_SECONDS)
         taking.cancel()
         running.close()
-    return ending
 
 
 def _is_binary(data: bytes) -> bool:
