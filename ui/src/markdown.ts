@@ -96,6 +96,22 @@ md.renderer.rules["math"] = (tokens, index) => {
   return `<span class="math${wide ? " wide" : ""}">${escape(content)}</span>`;
 };
 
+// Task lists: `- [x]` becomes a ticked box.
+md.core.ruler.after("inline", "tasks", (state) => {
+  state.tokens.forEach((token, n) => {
+    const item = state.tokens[n - 2];
+    const first = token.children?.[0];
+    const mark = /^\[([ xX])\] /.exec(token.content)?.[1];
+    if (token.type !== "inline" || item?.type !== "list_item_open" || mark === undefined || first?.type !== "text") return;
+    const box = new state.Token("task", "", 0);
+    box.content = mark === " " ? "☐" : "☑";
+    first.content = first.content.slice("[x] ".length);
+    token.children!.unshift(box);
+    item.attrJoin("class", "task-item");
+  });
+});
+md.renderer.rules["task"] = (tokens, index) => `<span class="task">${tokens[index]!.content}</span> `;
+
 // The policy allows no style attribute, and markdown-it aligns cells with one.
 for (const cell of ["td_open", "th_open"])
   md.renderer.rules[cell] = (tokens, index, options, _env, self) => {

@@ -84,6 +84,15 @@ describe("a text that grows", () => {
   });
 });
 
+describe("task lists", () => {
+  it("have boxes", () => {
+    const box = element("- [x] done\n- [ ] **open**\n- [y] no task\n- plain [x] text");
+    expect([...box.querySelectorAll("li.task-item")].map((item) => item.textContent?.trim())).toEqual(["☑ done", "☐ open"]);
+    expect(box.textContent).toContain("[y] no task");
+    expect(box.textContent).toContain("plain [x] text");
+  });
+});
+
 describe("math", () => {
   it.each([
     ["Energy: \\(E = mc^2\\).", "\\(E = mc^2\\)"],
