@@ -127,10 +127,14 @@ export function EditBox({ view, row, close }: { view: View; row: Row; close: () 
     setBusy(true);
     const stored = await replace(view, row.id, { text, attachments });
     setBusy(false);
-    if (stored) close();
+    if (stored) leave();
+  };
+  const leave = () => {
+    close();
+    document.querySelector<HTMLTextAreaElement>("textarea[aria-label=Message]")?.focus();
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key === "Escape") close();
+    if (event.key === "Escape") leave();
     else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) void send(event);
     else return;
     event.stopPropagation();
@@ -139,7 +143,7 @@ export function EditBox({ view, row, close }: { view: View; row: Row; close: () 
     <form class="edit" aria-label="Edit message" onSubmit={(event) => void send(event)}>
       <textarea ref={area} aria-label="Edited message" dir="auto" rows={1} value={text} onInput={(event) => setText(event.currentTarget.value)} onKeyDown={onKeyDown} />
       <p class="choices">
-        <button type="button" onClick={close}>
+        <button type="button" onClick={leave}>
           Cancel
         </button>
         <button type="submit" class="main" disabled={busy || running.value}>

@@ -38,7 +38,18 @@ function keys(event: KeyboardEvent): void {
     event.preventDefault();
     focusSearch();
   } else if (event.key === "Escape" && drawer.value) drawer.value = false;
+  else if (event.key === "?" && !isTyping(event.target)) dialog.value = { kind: "text", title: "Keyboard shortcuts", text: SHORTCUTS };
 }
+
+const isTyping = (target: EventTarget | null): boolean => target instanceof HTMLElement && target.closest("input, textarea, [contenteditable]") !== null;
+
+const SHORTCUTS = `Ctrl+K or Cmd+K   search
+Enter             send, or queue while an answer is being written
+Shift+Enter       new line
+Esc               stop the answer
+Up                edit your last message (in an empty composer)
+1, 2, 3           answer an approval: allow once, always, deny
+?                 this list`;
 
 export function App() {
   useEffect(() => {

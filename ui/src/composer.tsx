@@ -50,15 +50,22 @@ export function Composer({ view, conversation }: { view: View | null; conversati
     write("");
     area.current?.focus();
   };
+  const busy = conversation !== null && running.value;
   const stop = () => conversation !== null && attempt(() => call("POST", conversationPath(conversation, "/stop")));
   const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key === "Escape") area.current?.blur();
-    else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    if (event.key === "Escape") {
+      if (busy) void stop();
+      else area.current?.blur();
+    } else if (event.key === "ArrowUp" && text === "" && !busy && view !== null) {
+      const last = view.last((row) => row.kind === "user" && row.author !== "system");
+      if (last === undefined) return;
+      event.preventDefault();
+      view.editing.value = last.id;
+    } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       send("queue");
     }
   };
-  const busy = conversation !== null && running.value;
   const archived = current.value?.archived === true;
   return (
     <form

@@ -103,8 +103,7 @@ const WAITS: Record<string, string> = {
 
 function UserRow({ view, row }: { view: View; row: Row }) {
   const waits = WAITS[row.state ?? ""];
-  const [edits, setEdits] = useState(false);
-  if (edits) return <EditBox view={view} row={row} close={() => setEdits(false)} />;
+  if (view.editing.value === row.id) return <EditBox view={view} row={row} close={() => (view.editing.value = null)} />;
   return (
     <div class="mine">
       <h2 class="hidden">{row.author === "system" ? "Tenax" : row.author ? visible(row.author) : "You"}</h2>
@@ -113,7 +112,7 @@ function UserRow({ view, row }: { view: View; row: Row }) {
         <Parts conversation={view.id} parts={row.parts} />
       </div>
       <p class="meta">
-        {waits !== undefined ? <strong class="tag">{waits}</strong> : <MessageActions view={view} row={row} edit={() => setEdits(true)} />} <Time row={row} />
+        {waits !== undefined ? <strong class="tag">{waits}</strong> : <MessageActions view={view} row={row} edit={() => (view.editing.value = row.id)} />} <Time row={row} />
       </p>
     </div>
   );

@@ -221,6 +221,8 @@ export class View {
   readonly ready = signal(false);
   readonly more = signal(false);
   readonly gone = signal(false);
+  /** The message that the person edits, or null. */
+  readonly editing = signal<string | null>(null);
   /** Bytes of an answer that are saved on the server's disk while the store is not responding. */
   readonly heldBytes = signal(0);
   private signals = new Map<string, Signal<Row>>();
