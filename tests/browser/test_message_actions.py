@@ -129,3 +129,17 @@ def test_a_message_and_an_answer_are_copied(serve: Serve, window: Window) -> Non
             tab.rows(kind).get_by_role("button", name="Copied", exact=True)
         ).to_be_visible()
         assert tab.page.evaluate("navigator.clipboard.readText()") == text
+
+
+def test_an_answer_at_the_maximum_length_is_continued(
+    serve: Serve, window: Window
+) -> None:
+    """One click asks the model to go on."""
+    tab = window.enter(serve(Reply("The first half", finish="length"), "The rest."))
+    tab.say("Tell me all")
+    line = tab.rows("assistant", "full")
+    expect(line).to_contain_text("Reached the maximum length.")
+    tab.button("Continue").click()
+    tab.answered("The rest.")
+    assert tab.texts("user") == ["Tell me all", "Continue."]
+    expect(tab.button("Continue")).to_have_count(0)

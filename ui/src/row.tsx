@@ -8,7 +8,7 @@ import { FilesRow } from "./changes";
 import { fill } from "./composer";
 import { chipOf, filesOf } from "./drafts";
 import { memo } from "./memo";
-import { discard, retry, type Outgoing } from "./outbox";
+import { discard, retry, submit, type Outgoing } from "./outbox";
 import { LONG, LongText, PlainText, Prose } from "./prose";
 import { attempt, follow, pathOf, running, type View } from "./state";
 import type { Question, Row } from "./types";
@@ -183,7 +183,7 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
       {streaming && text === "" ? <Dots /> : <Prose text={text} growing={streaming} />}
       <Parts conversation={view.id} parts={row.parts} />
       {row.state === "cut" && <p class="status">This answer was cut off here.</p>}
-      {row.state === "full" && <p class="status">Reached the maximum length.</p>}
+      {row.state === "full" && <FullLine view={view} row={row} />}
       {!streaming && <Labelled row={row} />}
     </>
   );
@@ -200,6 +200,22 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
       {answer}
       {!streaming && text !== "" && <Actions view={view} row={row} />}
     </article>
+  );
+}
+
+/** An answer that reached the maximum length. The person can let the model continue. */
+function FullLine({ view, row }: { view: View; row: Row }) {
+  const last = view.order.value.at(-1) === row.id;
+  const goOn = () => submit({ conversation: view.id, leaving: null, text: "Continue.", attachments: [], how: "queue", after: Number(row.id) });
+  return (
+    <p class="status">
+      Reached the maximum length.{" "}
+      {last && (
+        <button type="button" class="quiet" onClick={goOn}>
+          Continue
+        </button>
+      )}
+    </p>
   );
 }
 
