@@ -132,6 +132,8 @@ def test_what_is_written_while_a_new_conversation_waits_for_the_network_stays_in
     expect(tab.box).to_have_value("Half of the sec")
     chips.get_by_role("button", name="Try again").click()
     expect(chips).to_contain_text("next.txt 1 KB")
+    # A message is not sent while an attachment is being uploaded.
+    expect(chips.get_by_role("progressbar")).to_have_count(0)
     tab.say("Half of the second.")
     expect(tab.rows("user", "").last).to_contain_text("next.txt")
     tab.page.get_by_role("link", name="New conversation", exact=True).click()
