@@ -427,9 +427,16 @@ def test_a_model_that_is_chosen_elsewhere_answers_here_at_once(
     talk.at_rest()
     file = home / "config.toml"
     section = f'\n[models.other]\napi = "script"\nurl = "{home}/other.json"\nname = "second"\n'
-    changed = file.read_text().replace('model = "main"', 'model = "other"') + section
-    write_atomically(file, changed.encode())
-    talk.until("Now using second.")
+    section += '[models.locked]\napi = "openai"\nurl = "http://127.0.0.1:9/v1"\nname = "l"\nkey = "env:NOBODY_HAS_THIS_KEY"\n'
+    settings = file.read_text() + section
+    # A model whose key is not here is reported, and the next choice counts again.
+    for label, words in (
+        ("locked", "NOBODY_HAS_THIS_KEY"),
+        ("other", "Now using second."),
+    ):
+        chosen = settings.replace('model = "main"', f'model = "{label}"')
+        write_atomically(file, chosen.encode())
+        talk.until(words)
     talk.send("and now?")
     talk.until("From the other.")
 

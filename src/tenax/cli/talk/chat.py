@@ -368,11 +368,15 @@ class TerminalChat:
             await asyncio.sleep(_SETTINGS_SECONDS)
             changed = self._settings.read_if_changed()
             if changed and self._settings.config.model is not None:
-                before = self.runtime.config.model
-                await self.runtime.configure(self._settings.config)
-                if self.runtime.config.model != before:
-                    self.tell(f"Now using {self.runtime.agent.models[0].name}.")
-                await self.look()
+                # A model that cannot be used here is reported. The next change counts again.
+                await self._report_errors(self._use_settings())
+
+    async def _use_settings(self) -> None:
+        before = self.runtime.config.model
+        await self.runtime.configure(self._settings.config)
+        if self.runtime.config.model != before:
+            self.tell(f"Now using {self.runtime.agent.models[0].name}.")
+        await self.look()
 
     async def _work(self) -> None:
         while True:
