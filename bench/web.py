@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 import tenax
 from bench.lab import Lab
@@ -20,6 +20,7 @@ from bench.measure import Row, progress
 from tenax.events import MessageAssistant, MessageUser
 from tenax.models import Reply
 from tenax.parts import Text
+from tests.support.browser import client
 from tests.support.served import Page, Served, is_done
 from tests.support.turns import set_up
 
@@ -28,19 +29,38 @@ __all__ = ["web"]
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
           "--disable-component-update", "--disable-sync"]  # fmt: skip
 
+_PROSE = """\
+## A part of the answer
+
+A journal is a list that *only grows*. Each entry holds the **digest** of the entry before it, so nobody can change an old
+entry without changing all entries after it. See `journal/plan.py` for the details of one append.
+
+- the first point of the list
+- another point, with `code` and a [link](https://example.com)
+
+```python
+def chain(entries: list[bytes]) -> str:
+    return sha256(b"".join(entries)).hexdigest()
+```
+
+"""
+
 
 def web(lab: Lab) -> Iterator[Row]:
     """Many readers; then one who opens something long."""
     home = lab.folder / "home-web"
     home.mkdir()
     words = "word " * lab.size(80, quick=10)
-    set_up(home, [Reply(words, pause=0.03)])
-    long = _long(home, lab.size(20_000, quick=50))
+    prose = _PROSE * lab.size(40, quick=2)
+    set_up(home, [Reply(words, pause=0.03), Reply(prose, pause=0.004)])
+    long = _long(home, lab.size(20_000, quick=100))
+    short = _long(home, lab.size(300, quick=100))
     with Served(home) as served:
         page = served.browser()
         yield from _readers(lab, served, page, words)
         yield _last_word(lab, page)
-        yield from _opened(lab, served, page, long)
+        yield _opened(lab, page, long)
+        yield from _in_browser(lab, served, {"page-open": long, "page-open-300": short})
 
 
 def _long(home: Path, count: int) -> str:
@@ -181,7 +201,7 @@ def _last_word(lab: Lab, page: Page) -> Row:
 # -- a real browser ------------------------------------------------------------------------------------------
 
 
-def _opened(lab: Lab, served: Served, page: Page, name: str) -> Iterator[Row]:
+def _opened(lab: Lab, page: Page, name: str) -> Row:
     count = page.get(f"/conversations/{name}")["messages"]
     found = []
     for _ in range(lab.size(7, quick=1)):
@@ -190,7 +210,10 @@ def _opened(lab: Lab, served: Served, page: Page, name: str) -> Iterator[Row]:
             stream.until("rows")
         found.append(time.monotonic() - began)
     what = f"a conversation of {count:,} messages: from the request to its last rows"
-    yield Row("web-rows", what, f"{median(found) * 1000:.0f} ms")
+    return Row("web-rows", what, f"{median(found) * 1000:.0f} ms")
+
+
+def _in_browser(lab: Lab, served: Served, names: dict[str, str]) -> Iterator[Row]:
     chromium = (
         shutil.which("chromium")
         or shutil.which("chromium-browser")
@@ -198,22 +221,57 @@ def _opened(lab: Lab, served: Served, page: Page, name: str) -> Iterator[Row]:
     )
     if chromium is None:
         return
-    asked: list[str] = []
-    shown = []
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=_FLAGS)
-        for n in range(lab.size(5, quick=1)):
-            context = browser.new_context()
-            tab = context.new_page()
-            tab.goto(served.tenax("link").stdout.strip())
-            tab.get_by_label("Message").wait_for()
-            if n == 0:
-                tab.on("response", lambda answer: asked.append(answer.url))
-            began = time.monotonic()
-            tab.goto(f"{served.url}/c/{name}")
-            tab.get_by_text(f"Answer {count - 2}.").first.wait_for()
-            shown.append(time.monotonic() - began)
-            context.close()
+        for key, name in names.items():
+            yield _shown(lab, served, browser, key, name)
+        yield _streamed(served, browser)
         browser.close()
-    yield Row("page-open", f"the same in Chromium: from the address to the last answer on the screen ({len(asked)} requests)",
-              f"{median(shown) * 1000:.0f} ms")  # fmt: skip
+
+
+def _shown(lab: Lab, served: Served, browser: Browser, key: str, name: str) -> Row:
+    """From the address of a conversation to its last answer on the screen."""
+    count = client(served).get(f"/conversations/{name}")["messages"]
+    asked: list[str] = []
+    found = []
+    for n in range(lab.size(5, quick=1)):
+        context = browser.new_context()
+        tab = context.new_page()
+        tab.goto(served.tenax("link").stdout.strip())
+        tab.get_by_label("Message", exact=True).wait_for()
+        if n == 0:
+            tab.on("response", lambda answer: asked.append(answer.url))
+        began = time.monotonic()
+        tab.goto(f"{served.url}/c/{name}")
+        tab.get_by_text(f"Answer {count - 2}.").first.wait_for()
+        found.append(time.monotonic() - began)
+        context.close()
+    what = f"{count:,} messages in Chromium: from the address to the last answer on the screen ({len(asked)} requests)"
+    return Row(key, what, f"{median(found) * 1000:.0f} ms")
+
+
+_WATCH_TASKS = """() => {
+  window.longTasks = [];
+  new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((task) => task.duration))).observe({ type: "longtask" });
+}"""
+
+
+def _streamed(served: Served, browser: Browser) -> Row:
+    """The tasks of more than 50 ms while a long answer streams."""
+    context = browser.new_context()
+    tab = context.new_page()
+    tab.goto(served.tenax("link").stdout.strip())
+    box = tab.get_by_label("Message", exact=True)
+    for n in range(2):
+        box.fill("Go on.")
+        if n == 1:
+            tab.evaluate(_WATCH_TASKS)
+        box.press("Enter")
+        tab.get_by_role("button", name="Stop", exact=True).wait_for()
+        tab.get_by_role("button", name="Send", exact=True).wait_for(timeout=120_000)
+    words = len(tab.locator("[data-kind=assistant]").last.inner_text().split())
+    tasks = tab.evaluate("window.longTasks")
+    context.close()
+    what = f"tasks of more than 50 ms in the page while an answer of {words:,} words streams"
+    longest = f"the longest {max(tasks):.0f} ms" if tasks else ""
+    return Row("page-stream", what, str(len(tasks)), longest, "none", not tasks)

@@ -1,10 +1,12 @@
 // How the page is built: hashed files under /assets, nothing inlined (the server's policy allows no inline code).
 import { defineConfig } from "vitest/config";
+import { frames } from "./frames.ts";
 import { notices } from "./notices.ts";
+import { shell } from "./shell.ts";
 
 export default defineConfig({
   base: "/",
-  plugins: [notices()],
+  plugins: [frames(), notices(), shell()],
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
   build: {
     outDir: "../src/tenax/web/page",
@@ -13,6 +15,15 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: true,
+    rolldownOptions: {
+      input: { index: "index.html", service: "src/service.ts" },
+      // A service worker answers only for addresses below its own, and its name must not change.
+      output: {
+        entryFileNames: ({ name }) => (name === "service" ? "service.js" : "assets/[name]-[hash].js"),
+        // What the first screen and a part that loads later both need is one file, not one for each pair of parts.
+        codeSplitting: { groups: [{ name: "base", test: /rolldown|node_modules.(preact|@preact)|src.(text|words|choices|morph|state|api|popup|icon|preferences|browserStorage|prose|dialogs|signed|lazy|memo|key|form|hooks)\.tsx?$/ }] },
+      },
+    },
   },
   worker: { format: "es" },
   server: { proxy: { "/api": "http://127.0.0.1:8629" } },

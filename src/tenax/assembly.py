@@ -16,7 +16,7 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.arguments import checked
 from tenax.memory.service import MemoryService
 from tenax.models import Model
-from tenax.runtime.agents import list_private_paths
+from tenax.runtime.agents import Setting, list_private_paths
 from tenax.runtime.extensions import Extensions
 from tenax.runtime.runtime import CoreRuntime, open_store
 from tenax.schedules.scheduler import Scheduler
@@ -112,7 +112,12 @@ class Runtime(CoreRuntime):
 
     async def put_back(self, conversation: str, turn: str) -> PutBack:
         """Revert the files to before a turn, except files changed after the turn. A revert can be reverted too."""
-        return await self._changes.put_back(conversation, turn)
+        projects = [
+            self.agents.folder_of(Setting("", project=project))
+            for project in await self.projects.all()
+            if project.folder
+        ]
+        return await self._changes.put_back(conversation, turn, projects)
 
 
 def _watch_folder(config: Config, journal: AsyncJournal) -> Changes:

@@ -121,6 +121,8 @@ class Timing:
     flush_seconds: float = 0.75
     """The longest time between writing and flushing a partial. With the pause between two appends the sum is below a
     second."""
+    output_seconds: float = 0.5
+    """The pause between two looks at the output of a running tool. A quicker tool stores only its result."""
     read_seconds: float = 3.0
     """How long a failed read of the store is retried."""
     turn_seconds: float = 10.0

@@ -18,6 +18,7 @@
     │   ├── DedupReused          the same id was used before with another body
     │   └── RunConflict          a second run, or a missing run
     ├── ToolFailed               a tool failed; the message is for model and person
+    │   ├── NoSuchFile           the folder of the tools has no such file
     │   └── TooBusy              no thread for the call; nothing was started
     └── StoreError               the store itself
         ├── CannotOpen           wrong file, folder, library, file system or address
@@ -118,6 +119,10 @@ class RunConflict(Refused):
 
 class ToolFailed(TenaxError):
     """A tool failed. The message is for the model and the person."""
+
+
+class NoSuchFile(ToolFailed):
+    """The folder of the tools has no such file."""
 
 
 class TooBusy(ToolFailed):

@@ -4,9 +4,9 @@ The kind is the tag. The record's header holds the kind, so the body is stored o
 hashed unchanged. `encode` validates: the bytes decode to an equal struct, or the event
 is refused before the first write.
 
-A *fact* is part of the hash chain and permanent. A *partial* (`ReplyDelta`) is replaced
-by a later fact and may be pruned. The body of a partial is a JSON array, because an
-answer has thousands of partials.
+A *fact* is part of the hash chain and permanent. A *partial* (`ReplyDelta`,
+`ReplyThought`, `ToolOutput`) is replaced by a later fact and may be pruned. The body of a
+partial is a JSON array, because an answer has thousands of partials.
 
 The term *segment* in the docstrings means a conversation between two compactions. The
 stored name of a segment is `stretch`.
@@ -36,6 +36,8 @@ its `parent`.
 """
 Reason = Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "shutdown"]
 """The kind of boundary at which work is owed to memory providers."""
+Mode = Literal["ask", "edits", "plan"]
+"""The mode of approvals: ask as the rules say, accept changes of files, or only plan."""
 
 
 class Event(
@@ -135,6 +137,21 @@ class ConversationArchived(Event, frozen=True):
 
     kind: ClassVar[str] = "conversation.archived"
     archived: bool
+
+
+class ConversationConfigured(Event, frozen=True):
+    """What the person chose for the conversation: the label of a model in the settings,
+    the mode of approvals, and the id of a project.
+
+    `None` leaves a choice as it is. An empty model or project is the default; so is the
+    mode `ask`. `edits` accepts changes of files, `plan` allows no change.
+    """
+
+    kind: ClassVar[str] = "conversation.configured"
+    person: ClassVar[bool] = True
+    model: str | None = None
+    mode: Mode | None = None
+    project: str | None = None
 
 
 class ConversationRewound(Event, frozen=True):
@@ -326,6 +343,16 @@ class ReplyDelta(Event, frozen=True, array_like=True):
     text: str
 
 
+class ReplyThought(Event, frozen=True, array_like=True):
+    """Partial. Reasoning before the answer to `request`, starting at character `offset`."""
+
+    kind: ClassVar[str] = "reply.thought"
+    code: ClassVar[int] = 2
+    request: int
+    offset: int
+    text: str
+
+
 # -- runs --------------------------------------------------------------------------------------------------
 
 
@@ -441,6 +468,19 @@ class ToolStarted(Event, frozen=True):
     name: str
     effect: Literal["pure", "idempotent", "once"]
     deadline: float
+
+
+class ToolOutput(Event, frozen=True, array_like=True):
+    """Partial. Output of a running call: `text` replaces the output so far from character
+    `offset` on.
+    """
+
+    kind: ClassVar[str] = "tool.output"
+    code: ClassVar[int] = 3
+    message: int
+    call: str
+    offset: int
+    text: str
 
 
 class ToolHanded(Event, frozen=True):

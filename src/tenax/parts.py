@@ -45,11 +45,12 @@ class Text(_Part, frozen=True, tag="text"):
 
 class Reasoning(_Part, frozen=True, tag="reasoning"):
     """The reasoning of a model before the answer. `signature` belongs to the provider
-    and is sent back unchanged.
+    and is sent back unchanged. `seconds` is the duration of the reasoning.
     """
 
     text: str
     signature: str | None = None
+    seconds: float = 0.0
 
 
 class Image(_Part, frozen=True, tag="image"):

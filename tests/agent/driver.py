@@ -31,6 +31,7 @@ from tenax.events import (
     ModelFailed,
     ModelRequested,
     ReplyDelta,
+    ReplyThought,
     RunFinished,
     RunLate,
     RunRecovered,
@@ -38,15 +39,16 @@ from tenax.events import (
     RunStarted,
     ToolFinished,
     ToolLate,
+    ToolOutput,
     ToolStarted,
     Usage,
 )
 from tenax.journal import Journal
 from tenax.journal.base import Recorded
-from tenax.parts import Text, ToolCall, ToolResult
+from tenax.parts import Reasoning, Text, ToolCall, ToolResult
 from tenax.sessions import SessionDB
 from tenax.views.context import Context
-from tenax.views.open_work import Turns
+from tenax.views.open_work import OpenRun, Turns
 
 TALK = "c_talk"
 
@@ -177,7 +179,7 @@ class Driver:
         if run is None:
             self.start()
         elif run.request:
-            self.answer(run.request, run.partial_text, run.id)
+            self.answer(run)
         elif run.step is not None and run.step.open:
             self.use_tool()
         elif run.answered:
@@ -205,20 +207,27 @@ class Driver:
         asked = ModelRequested(head, "", "m", 1.0, turns.steers)
         self.requests += [self.append(asked, run=turns.run.id)[0].seq]
 
-    def answer(self, request: int, said: str, run: str) -> None:
-        match self.chance.randrange(8):
+    def answer(self, open_run: OpenRun) -> None:
+        request, run = open_run.request, open_run.id
+        match self.chance.randrange(9):
             case 0 | 1:
-                self.append(ReplyDelta(request, len(said), "some words "))
+                at = len(open_run.partial_text)
+                self.append(ReplyDelta(request, at, "some words "))
+            case 8:
+                at = len(open_run.partial_thought)
+                self.append(ReplyThought(request, at, "some thoughts "))
             case 2:
-                events: list[Event] = (
-                    [MessagePartial([Text(said)], request)] if said else []
-                )
+                parts = open_run.partial_parts
+                events: list[Event] = [MessagePartial(parts, request)] if parts else []
                 self.append(
                     *events, ModelFailed(request, "dropped", "It broke.", 0.0), run=run
                 )
             case 3:
+                thought = Reasoning(self.say(), seconds=1.5)
                 self.append(
-                    MessageAssistant([Text(self.say())], request, "m", Usage(10, 5)),
+                    MessageAssistant(
+                        [thought, Text(self.say())], request, "m", Usage(10, 5)
+                    ),
                     run=run,
                 )
             case _:
@@ -240,7 +249,10 @@ class Driver:
             return
         each = self.chance.choice(run.step.open)
         at, call = run.step.message, each.call.id
-        match self.chance.randrange(4):
+        match self.chance.randrange(5):
+            case 4 if each.started is not None:
+                offset = self.chance.randint(0, len(each.output))
+                self.append(ToolOutput(at, call, offset, self.say()), run=run.id)
             case 0 if each.approval is None:
                 self.append(
                     ApprovalAsked(at, call, "clock", "{}", "the clock"), run=run.id
@@ -259,8 +271,8 @@ class Driver:
         run = self.turns().run
         if run is not None:
             partial: list[Event] = (
-                [MessagePartial([Text(run.partial_text)], run.request)]
-                if run.request and run.partial_text
+                [MessagePartial(run.partial_parts, run.request)]
+                if run.request and run.partial_parts
                 else []
             )
             outcome = self.chance.choice(

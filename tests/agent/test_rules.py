@@ -11,11 +11,12 @@ import pytest
 from tenax.agent import Limits
 from tenax.assembly import Runtime
 from tenax.config import Config
-from tenax.config.rules import Rule, escape_pattern, propose_patterns
+from tenax.config.rules import Rule, escape_pattern, propose
 from tenax.errors import InvalidInput, Refused
 from tenax.events import ApprovalAnswered, ApprovalAsked, ToolFinished
 from tenax.models import Reply, ScriptedCall, ScriptedModel
-from tenax.runtime.runtime import Question
+from tenax.runtime.approvals import Question
+from tenax.text import replace_hidden
 from tenax.tools.base import Call as Where
 from tenax.tools.base import Tool
 from tenax.tools.files.edit import EditFile, WriteFile
@@ -78,14 +79,13 @@ async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
         config, [write(ODD), write(ODD, "y"), write("a1/bxy.txt"), "Done."]
     ) as runtime:
         name, seq, ask = await asked(runtime)
-        assert await runtime.questions(name) == [
-            Question(
-                ask.message,
-                ask.call,
-                [EXACT, FOLDER],
-                [EXACT, FOLDER],
-                ["any content"] * 2,
-            )
+        (question,) = await runtime.questions(name)
+        patterns = [EXACT, FOLDER.replace("/*", "/*.txt"), FOLDER]
+        assert question.conversation == question.always == patterns
+        assert question.notes == [
+            "any content",
+            "every .txt file in a[1] and below, any content",
+            "every file in a[1] and below, any content",
         ]
         await runtime.answer(name, ask.message, ask.call, "always", pattern=EXACT)
         _, _, second = await asked(runtime, 2, name)
@@ -204,7 +204,18 @@ async def test_only_the_local_user_makes_rules_and_only_theirs_allow(
     ) as berta:
         name, seq, ask = await asked(berta)
         assert await berta.questions(name) == [
-            Question(ask.message, ask.call, ["a.txt"], [], ["any content"])
+            Question(
+                ask.message,
+                ask.call,
+                ["a.txt", "*.txt"],
+                [],
+                [
+                    "any content",
+                    "every .txt file in this folder and below, any content",
+                ],
+                "--- a.txt\n+++ a.txt\n@@ -0,0 +1,1 @@\n+x\n\\ No newline at end of file",
+                "changes a file",
+            )
         ]
         with pytest.raises(Refused, match="chooses its model"):
             await berta.use_model("other")
@@ -584,17 +595,149 @@ async def test_what_a_pattern_leaves_open_is_said(config: Config) -> None:
     ("touches", "wider"),
     [
         ("in the sandbox: ls -l a", ["in the sandbox: ls *"]),
+        ("in the sandbox: ls", ["in the sandbox: ls *"]),
         ("in the sandbox: wc -l", ["in the sandbox: wc *"]),
+        ("in the sandbox: git log -p", ["in the sandbox: git log *"]),
+        ("in the sandbox: git status", ["in the sandbox: git status *"]),
+        ("in the sandbox: npm test -- -k x", ["in the sandbox: npm test *"]),
+        ("in the sandbox: npm run build", ["in the sandbox: npm run build *"]),
+        ("in the sandbox: cargo test", ["in the sandbox: cargo test *"]),
         *((f"in the sandbox: {command}", []) for command in (
-            "ls", "git log -p", "git", "git status", "git status -s", "git -C /x status", "python -c 1", "find . -delete", "lsof x", " ls x",
-            "ls x; rm x", "ls $x", "ls `x`", "ls x > y", "ls x | sh", "cat <(rm x)")),
+            "git", "git -C /x status", "git -c alias.x=!sh x", "git rebase -x sh", "git bisect run sh", "git\tstatus", "git  status",
+            "./git status", "GIT_PAGER=sh git log", "npm exec x", "npm run", "npm run ../x", "cargo run", "uv run x", "make test",
+            "sh -c ls", "bash x", "python -c 1", "env ls", "sudo ls", "xargs ls", "find . -delete", "find . -exec rm {} +", "ssh x ls",
+            "time ls", "nohup ls", "lsof x", " ls x", "\\ls x", "'ls' x",
+            "ls x; rm x", "ls x && rm x", "ls x || rm x", "ls x & rm x", "ls $x", "ls $(rm x)", "ls `x`", "ls x > y", "ls < y", "ls x | sh",
+            "cat <(rm x)", "ls x\nrm x")),
     ],
 )  # fmt: skip
 def test_a_wider_pattern_is_offered_for_few_commands_only(
     touches: str, wider: list[str]
 ) -> None:
-    """Those that read whatever their arguments are, and for one command in a line."""
-    assert propose_patterns(touches, paths=False, line=True) == [
+    """Those whose arguments cannot name another command, and for one command in a line."""
+    assert list(propose(touches, paths=False, line=True)) == [
         escape_pattern(touches),
         *wider,
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "allowed"),
+    [
+        ("git status", True), ("git status -s", True), ("git status a b/c", True), ("git status 'a b'", True),
+        *((command, False) for command in (
+            "git", "git statusx", "git stash", "git -c x=y status", "./git status", "git  status",
+            "git status; rm x", "git status ;rm x", "git status && rm x", "git status || rm x", "git status & rm x", "git status | sh",
+            "git status > x", "git status >> x", "git status < x", "git status $(rm x)", "git status `rm x`", "git status <(rm x)",
+            "git status ${x}", "git status\nrm x", "git status\rrm x", "git status \u2028rm x", "git status (rm x)",
+            "rm x; git status a", "sh -c 'git status a'", "x=git status a")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("pattern", ["in the sandbox: git status *"])
+def test_a_pattern_with_any_arguments_allows_no_second_command(
+    pattern: str, command: str, *, allowed: bool
+) -> None:
+    """Nor a redirection, a substitution, another program of the same name, or the same command with network."""
+    rule = Rule("allow", "shell", pattern)
+    line = replace_hidden(f"in the sandbox: {command}")
+    assert rule.matches("shell", line, line=True) is allowed
+    for where in ("with network", "WITHOUT A SANDBOX"):
+        assert not rule.matches("shell", f"{where}: {command}", line=True)
+
+
+def editing(path: str, old: str, new: str) -> Reply:
+    return Reply(
+        calls=[ScriptedCall("edit_file", {"path": path, "old": old, "new": new})]
+    )
+
+
+async def test_an_edit_is_asked_for_with_its_diff(config: Config) -> None:
+    """The diff is that of this moment: it follows the file, and is empty if the edit cannot succeed."""
+    async with hands(config, [editing("a.txt", "two", "2"), "Done."]) as runtime:
+        file = config.tools_folder / "a.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("one\ntwo\nthree\n")
+        name, seq, ask = await asked(runtime)
+        (question,) = await runtime.questions(name)
+        assert question.diff.splitlines()[2:] == ["@@ -1,3 +1,3 @@", " one", "-two", "+2", " three"]  # fmt: skip
+        file.write_text("two\n")
+        (question,) = await runtime.questions(name)
+        assert question.diff.splitlines()[2:] == ["@@ -1,1 +1,1 @@", "-two", "+2"]
+        file.write_text("nothing of the kind\n")
+        (question,) = await runtime.questions(name)
+        assert question.diff == ""
+        assert file.read_text() == "nothing of the kind\n"
+        await runtime.answer(name, ask.message, ask.call, "no")
+        await settled(runtime, name, seq)
+
+
+async def test_a_long_diff_is_cut_and_says_so(config: Config) -> None:
+    content = "".join(f"line {n} of many\n" for n in range(3000))
+    async with hands(config, [write("long.txt", content), "Done."]) as runtime:
+        name, _, _ = await asked(runtime)
+        (question,) = await runtime.questions(name)
+        assert len(question.diff) < 20_100
+        assert question.diff.endswith("characters of the diff are not shown ...]")
+
+
+async def test_a_file_that_may_not_be_read_has_no_diff(tmp_path: Path) -> None:
+    """The approval must not show what a rule forbids to read."""
+    (tmp_path / "secret.txt").write_text("old secret")
+    forbidden = Rule("deny", "read_file", "secret.txt")
+    args = WriteFile.args(path="secret.txt", content="new")
+    call = Where("", "c", 1, "k", tmp_path)
+    assert await WriteFile(lambda: [forbidden]).preview(args, call) == ""
+    assert "-old secret" in await WriteFile().preview(args, call)
+
+
+async def test_the_model_reads_why_a_person_said_no(config: Config) -> None:
+    """The reason is stored with the answer, and is the result of the call. Only a no has a reason, and it is short."""
+    async with hands(config, [write("a.txt"), "Sorry."]) as runtime:
+        name, seq, ask = await asked(runtime)
+        where = (name, ask.message, ask.call)
+        with pytest.raises(InvalidInput, match="Only a no"):
+            await runtime.answer(*where, "once", why="because")
+        with pytest.raises(InvalidInput, match="at most 2,000"):
+            await runtime.answer(*where, "no", why="x" * 2001)
+        await runtime.answer(*where, "no", why=" Use b.txt instead. ")
+        await settled(runtime, name, seq)
+        (answered,) = await told(runtime, name, ApprovalAnswered)
+        assert (answered.answer, answered.why) == ("no", "Use b.txt instead.")
+        (finished,) = await told(runtime, name, ToolFinished)
+        assert finished.outcome == "denied"
+        assert finished.text == "The person said no, and why: Use b.txt instead."
+        assert not (config.tools_folder / "a.txt").exists()
+
+
+@pytest.mark.parametrize("answer", ["once", "no"])
+async def test_all_approvals_of_an_answer_are_answered_at_once(
+    config: Config, answer: str
+) -> None:
+    """One append; not those of a later answer, which the person has not seen."""
+    calls = [ScriptedCall("write_file", {"path": path, "content": "x"}) for path in "abc"]  # fmt: skip
+    async with hands(config, [Reply(calls=calls), write("d"), "Done."]) as runtime:
+        name, seq, ask = await asked(runtime, 3)
+        assert len(await runtime.questions(name)) == 3
+        await runtime.answer(name, ask.message, "call_1_2", "no")
+        given = await runtime.answer_all(name, ask.message, answer)  # type: ignore[arg-type]
+        assert given == 2
+        _, _, later = await asked(runtime, 4, name)
+        with pytest.raises(InvalidInput, match="answered already"):
+            await runtime.answer_all(name, ask.message, answer)  # type: ignore[arg-type]
+        assert len(await runtime.questions(name)) == 1
+        made = [path for path in "abcd" if (config.tools_folder / path).exists()]
+        assert made == (["a", "c"] if answer == "once" else [])
+        await runtime.answer(name, later.message, later.call, "no")
+        await settled(runtime, name, seq)
+
+
+def test_a_badge_says_what_a_call_can_reach() -> None:
+    """Also honestly that there is no sandbox."""
+    shell = Shell(Sandbox(), Redact())
+    bare = bool(Sandbox().why_not())
+    for network, said in ((False, "sandbox, no network"), (True, "sandbox, network")):
+        args = shell.args(command="ls", network=network)
+        assert shell.badge(args) == (
+            "no sandbox: all files and the network" if bare else said
+        )
+    assert FetchPage().badge(FetchPage.args(url="https://a.example/")) == "network"

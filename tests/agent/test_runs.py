@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import tenax
@@ -16,7 +17,7 @@ from tenax.agent import Limits
 from tenax.agent.history import History
 from tenax.agent.loop import Ended, Run
 from tenax.assembly import Runtime
-from tenax.config import Config
+from tenax.config import Config, ModelSettings
 from tenax.config.rules import Rule
 from tenax.errors import InvalidInput, StoreUnavailable
 from tenax.events import (
@@ -35,6 +36,7 @@ from tenax.events import (
     RunStarted,
     RunStop,
     ToolFinished,
+    ToolOutput,
     ToolStarted,
 )
 from tenax.journal import LOCAL_USER
@@ -54,6 +56,7 @@ from tenax.parts import Text
 from tenax.runtime import workers as runner
 from tenax.runtime.workers import Policy
 from tenax.testing import Provider, SimClock
+from tenax.tools.base import Call
 from tenax.views.context import CUT_NOTE
 from tests.contract.engine.base import begin
 from tests.models.talk import APIS, settings
@@ -61,6 +64,7 @@ from tests.support.runs import (
     SECONDS,
     Hands,
     Note,
+    NoteArgs,
     brief,
     config_of,
     events_of,
@@ -959,6 +963,29 @@ async def test_the_next_model_answers_when_the_first_does_not(config: Config) ->
         assert bodies == [*first.bodies, *second.bodies]
 
 
+async def test_a_request_is_shown_with_the_parameters_that_it_had(
+    config: Config,
+) -> None:
+    """A change of the settings begins a new epoch, and changes no earlier request."""
+
+    def scripted(**parameters: Any) -> ScriptedModel:
+        asked = ModelSettings(name="script", **parameters)
+        return ScriptedModel(["fine"], settings=asked)
+
+    models = [scripted(), scripted(max_tokens=9, temperature=0.5), scripted()]
+    sent, name = [], ""
+    for model in models:
+        async with hands(config, model) as runtime:
+            name = name or await runtime.new()
+            await settled(runtime, name, (await runtime.submit(name, "go")).seq)
+            sent += model.bodies
+            requests = await events_of(runtime, name, "model.requested")
+            bodies = [await runtime.seen(name, request.seq) for request in requests]
+            assert bodies == sent
+    had = [msgspec.json.decode(body)["settings"] for body in sent]
+    assert had == [{}, {"max_tokens": 9, "temperature": 0.5}, {}]
+
+
 async def test_a_stream_that_drops_and_is_retried_never_garbles_the_text(
     config: Config,
 ) -> None:
@@ -1034,6 +1061,10 @@ async def test_an_answer_that_is_longer_than_any_ends_the_run_with_a_sentence(
         _, said, marker = await runtime.transcript(name)
         assert (said.state, ENDLESS[what].words.startswith(said.text)) == ("cut", True)
         assert marker.text.startswith("script says more than an answer can hold")
+        if what == "thoughts":
+            # The script counts messages, and reasoning without text is none: it would begin again.
+            assert said.thought
+            return
         await settled(runtime, name, (await runtime.submit(name, "again")).seq)
         assert prose(await runtime.transcript(name))[-1] == "fine"
         assert lines(notes) == []
@@ -1177,3 +1208,87 @@ def sockets() -> int:
         with contextlib.suppress(OSError):  # it was closed meanwhile
             found += str(path.readlink()).startswith("socket:")
     return found
+
+
+class Loud(Note):
+    """A tool that shows its output while it runs."""
+
+    shown = ""
+
+    async def run(self, args: NoteArgs, call: Call) -> str:
+        call.live.read = lambda: self.shown
+        return await super().run(args, call)
+
+
+async def test_a_running_tool_shows_its_output_and_a_stop_keeps_it(
+    config: Config, notes: Path
+) -> None:
+    """Its row grows, also by a replaced end; the output is dropped when the result stands; a quick tool stores none."""
+    calls = [Reply(calls=[ScriptedCall("loud", {"text": "x"})])] * 3
+    never = asyncio.Event()
+    loud = Loud(notes, name="loud", wait=never.wait)
+    config = with_timing(config, output_seconds=0.02)
+    async with hands(config, [*calls, "Done."], loud) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "go")
+        loud.shown = "one"
+        await until(runtime, name, "tool.output", 1)
+        row = (await runtime.transcript(name))[-1]
+        assert (row.kind, row.state, row.text) == ("tool", "running", "one")
+        loud.shown = "one two"
+        await until(runtime, name, "tool.output", 2)
+        loud.shown = "one 2"
+        await until(runtime, name, "tool.output", 3)
+        stored = await told(runtime, name, ToolOutput)
+        assert [(event.offset, event.text) for event in stored] == [(0, "one"), (3, " two"), (4, "2")]  # fmt: skip
+        assert (await runtime.transcript(name))[-1].text == "one 2"
+        await runtime.stop(name)
+        await until(runtime, name, "run.finished")
+        await runtime.workers.idle(name)
+        (row,) = [row for row in await runtime.transcript(name) if row.kind == "tool"]
+        assert row.state == "cancelled"
+        assert row.text.endswith("Its output so far:\none 2")
+        assert row.seconds is not None
+        assert await told(runtime, name, ToolOutput) == []
+        assert verify(runtime.journal.journal).ok
+
+
+async def test_a_quick_tool_stores_nothing_but_its_result(
+    config: Config, notes: Path
+) -> None:
+    """A turn with quick tools has no further write."""
+    loud = Loud(notes, name="loud")
+    loud.shown = "all of it"
+    config = with_timing(config, output_seconds=SECONDS)
+    call = Reply(calls=[ScriptedCall("loud", {"text": "x"})])
+    async with hands(config, [call, "Done."], loud) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "go")).seq
+        await settled(runtime, name, seq)
+        (started,) = await events_of(runtime, name, "tool.started")
+        (finished,) = await events_of(runtime, name, "tool.finished")
+        # Output that was dropped would have left a gap.
+        assert finished.seq == started.seq + 1
+
+
+async def test_reasoning_is_stored_while_it_grows_and_its_duration_with_the_answer(
+    config: Config,
+) -> None:
+    """A reload shows the same duration. An answer without reasoning has none."""
+    thoughtful = Reply(words="So.", thoughts="hm hm hm hm", pause=0.02)
+    async with hands(config, [thoughtful, "Plain."]) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "go")).seq
+        await until(runtime, name, "reply.thought", 2)
+        await settled(runtime, name, seq)
+        row = (await runtime.transcript(name))[-1]
+        assert (row.text, row.thought) == ("So.", "hm hm hm hm")
+        assert row.thought_seconds > 0
+        assert row.started < row.at
+        (again,) = [
+            each for each in await runtime.transcript(name) if each.id == row.id
+        ]
+        assert again == row
+        await settled(runtime, name, (await runtime.submit(name, "go")).seq)
+        row = (await runtime.transcript(name))[-1]
+        assert (row.text, row.thought, row.thought_seconds) == ("Plain.", "", 0)

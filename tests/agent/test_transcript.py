@@ -20,6 +20,7 @@ from tenax.events import (
     ModelFailed,
     ModelRequested,
     ReplyDelta,
+    ReplyThought,
     RunFinished,
     RunLate,
     RunRecovered,
@@ -27,13 +28,14 @@ from tenax.events import (
     RunStarted,
     ToolFinished,
     ToolLate,
+    ToolOutput,
     ToolStarted,
 )
 from tenax.journal import Journal
-from tenax.parts import Text, ToolCall
+from tenax.parts import Part, Reasoning, Text, ToolCall
 from tenax.testing import memory
 from tenax.views.context import CUT_NOTE, NO_RESULT, Context
-from tenax.views.transcript import Change, Row, Transcript
+from tenax.views.transcript import Change, Grow, Put, Row, Transcript
 
 NAME = "c_talk"
 
@@ -456,3 +458,81 @@ def _replay(rows: dict[str, Row], changes: list[Change]) -> None:
             rows[change.row.id] = change.row
         elif not hasattr(change, "offset"):
             rows.pop(change.id, None)
+
+
+def test_reasoning_grows_like_the_text_and_keeps_its_duration(talk: Talk) -> None:
+    """Each change carries only the new reasoning; the row has the duration when the text begins, and from the answer."""
+    talk.start("r1", talk.ask("why?"))
+    request = talk.request("r1")
+    talk.add(ReplyThought(request, 0, "hm"))
+    talk.add(ReplyThought(request, 2, ", so"))
+    talk.add(ReplyThought(request, 2, ", so"))  # stored twice, shown once
+    shown, changes = Transcript(), list[Change]()
+    for event in talk.journal.read(NAME):
+        changes = shown.apply(event) or changes
+    assert changes == [Grow(str(request), 2, ", so", "thought")]
+    (row,) = [row for row in shown.rows if row.kind == "assistant"]
+    assert (row.thought, row.text, row.state) == ("hm, so", "", "streaming")
+    assert row.thought_seconds == 0
+    talk.add(ReplyDelta(request, 0, "Because."))
+    row = talk.fold().rows[-1]
+    assert (row.thought, row.text) == ("hm, so", "Because.")
+    assert row.thought_seconds > 0
+    answer: list[Part] = [Reasoning("hm, so", seconds=2.5), Text("Because.")]
+    talk.add(MessageAssistant(answer, request), run="r1")
+    row = talk.fold().rows[-1]
+    assert (row.thought, row.thought_seconds) == ("hm, so", 2.5)
+
+
+def test_reasoning_of_a_cut_off_answer_stays(talk: Talk) -> None:
+    """Also without any text: the person has seen it. A model is not sent it."""
+    talk.start("r1", talk.ask("why?"))
+    parts: list[Part] = [Reasoning("hm", seconds=1.0)]
+    request = talk.request("r1")
+    talk.add(ReplyThought(request, 0, "hm"))
+    talk.add(MessagePartial(parts, request), RunFinished("interrupted"), run="r1")
+    row = talk.fold().rows[1]
+    assert (row.state, row.thought, row.thought_seconds) == ("cut", "hm", 1.0)
+    talk.ask("and now?")
+    assert talk.request_texts() == ["why?", "and now?"]
+
+
+def test_the_output_of_a_running_call_grows_and_its_end_may_be_replaced(
+    talk: Talk,
+) -> None:
+    """The result replaces it. A row has the start and the duration of its call."""
+    talk.start("r1", talk.ask("go"))
+    message = talk.answer("r1", "", ToolCall("k", "shell", "{}"))
+    talk.add(ToolOutput(message, "k", 0, "too early"), run="r1")
+    talk.add(ToolStarted(message, "k", "shell", "once", 5.0), run="r1")
+    row = talk.fold().rows[-1]
+    assert (row.text, row.seconds) == ("", None)
+    assert row.started > 0
+    talk.add(ToolOutput(message, "k", 0, "one\n10 %"), run="r1")
+    talk.add(ToolOutput(message, "k", 8, ", on it"), run="r1")
+    shown, changes = Transcript(), list[Change]()
+    for event in talk.journal.read(NAME):
+        changes = shown.apply(event) or changes
+    assert changes == [Grow(f"{message}:k", 8, ", on it")]
+    talk.add(ToolOutput(message, "k", 4, "20 %"), run="r1")
+    talk.add(ToolOutput(message, "k", 400, "no such place"), run="r1")
+    (put,) = shown.apply(talk.journal.read(NAME)[-2])
+    assert isinstance(put, Put)
+    assert put.row.text == talk.fold().rows[-1].text == "one\n20 %"
+    talk.add(ToolFinished(message, "k", "done", "all of it"), run="r1")
+    row = talk.fold().rows[-1]
+    assert (row.state, row.text) == ("done", "all of it")
+    assert row.seconds is not None
+    assert row.seconds > 0
+
+
+def test_an_answer_has_the_time_of_its_request(talk: Talk) -> None:
+    talk.start("r1", talk.ask("go"))
+    request = talk.request("r1")
+    asked_at = talk.journal.read(NAME)[-1].at
+    talk.add(ReplyDelta(request, 0, "so"))
+    assert talk.fold().rows[-1].started == asked_at
+    talk.add(MessageAssistant([Text("so it is")], request), run="r1")
+    row = talk.fold().rows[-1]
+    assert row.started == asked_at
+    assert row.at > asked_at

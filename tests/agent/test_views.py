@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -126,13 +127,10 @@ def replayed(rows: dict[str, Row], changes: list[Change]) -> None:
         match change:
             case Put(row):
                 rows[row.id] = row
-            case Grow(name, offset, text):
-                row = rows[name]
-                assert len(row.text) == offset
-                rows[name] = Row(
-                    **{field: getattr(row, field) for field in row.__struct_fields__}
-                    | {"text": row.text + text}
-                )
+            case Grow(name, offset, text, field):
+                held = getattr(rows[name], field)
+                assert len(held) == offset
+                rows[name] = msgspec.structs.replace(rows[name], **{field: held + text})
             case Drop(name):
                 del rows[name]
 

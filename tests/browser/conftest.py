@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Playwright, sync_playwright
 
 from tenax.models import Reply
 from tests.support.browser import Beside, Chromium, Serve, Window, launched
@@ -22,8 +22,14 @@ NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="package")
-def chromium() -> Iterator[Chromium]:
-    with sync_playwright() as playwright, launched(playwright) as chromium:
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as playwright:
+        yield playwright
+
+
+@pytest.fixture(scope="package")
+def chromium(playwright: Playwright) -> Iterator[Chromium]:
+    with launched(playwright) as chromium:
         yield chromium
 
 

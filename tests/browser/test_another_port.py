@@ -203,17 +203,21 @@ def test_the_question_fits_a_phone_and_a_reload_says_what_to_do(
         assert client(served).get("/conversations")["conversations"] == []
 
 
+_WORKERS = "navigator.serviceWorker.getRegistrations().then(all => all.map(one => one.active?.scriptURL))"
+
+
+@pytest.mark.parametrize("script", ["hostile.js", "service.js"])
 def test_a_service_worker_that_another_program_left_is_removed_before_the_code_is_used(
-    serve: Serve, window: Window
+    serve: Serve, window: Window, script: str
 ) -> None:
-    """It would see the key of every request."""
+    """It would see the key of every request. It may also have the address of the worker of Tenax."""
     served = serve("Yes.")
     seen: list[str] = []
     listens = "addEventListener('fetch', event => fetch('/seen?' + event.request.headers.get('Tenax-Key')))"
-    script = f"addEventListener('activate', event => event.waitUntil(clients.claim())); {listens}"
+    body = f"addEventListener('activate', event => event.waitUntil(clients.claim())); {listens}"
     window.context.route(
-        "**/hostile.js",
-        lambda route: route.fulfill(content_type="text/javascript", body=script),
+        f"**/{script}",
+        lambda route: route.fulfill(content_type="text/javascript", body=body),
     )
     window.context.route(
         "**/hostile", lambda route: route.fulfill(content_type="text/html", body="mine")
@@ -222,17 +226,14 @@ def test_a_service_worker_that_another_program_left_is_removed_before_the_code_i
     page = window.context.new_page()
     page.goto(f"{served.url}/hostile")
     page.evaluate(
-        "navigator.serviceWorker.register('/hostile.js').then(() => navigator.serviceWorker.ready).then(() => 0)"
+        f"navigator.serviceWorker.register('/{script}').then(() => navigator.serviceWorker.ready).then(() => 0)"
     )
+    window.context.unroute(f"**/{script}")
     seen.clear()
     page.goto(served.link)
     expect(page.get_by_label("Message", exact=True)).to_be_visible()
-    assert (
-        page.evaluate(
-            "navigator.serviceWorker.getRegistrations().then(found => found.length)"
-        )
-        == 0
-    )
+    page.evaluate("navigator.serviceWorker.ready.then(() => 0)")
+    assert page.evaluate(_WORKERS) == [f"{served.url}/service.js"]
     assert [
         url for url in seen if "/seen?" in url and not url.endswith("/seen?null")
     ] == []
@@ -248,7 +249,7 @@ def test_a_browser_is_signed_out_from_another(
     expect(tab.box).to_be_visible()
     with chromium.window() as other:
         second = other.tab(served.tenax("link").stdout.strip())
-        second.page.goto(f"{served.url}/setup")
+        second.page.goto(f"{served.url}/settings/devices")
         devices = second.page.get_by_label("Devices", exact=True)
         expect(devices.get_by_role("listitem")).to_have_count(2)
         devices.get_by_role(
@@ -279,7 +280,7 @@ def test_after_ones_own_sign_out_somebody_elses_link_asks_nothing(
         "carla": ["Sign out everywhere…", re.compile("^Sign out everywhere$")],
     }
     for name, buttons in ways.items():
-        page.goto(f"{served.url}/setup")
+        page.goto(f"{served.url}/settings/devices")
         for button in buttons:
             page.get_by_label("Devices", exact=True).get_by_role(
                 "button", name=button

@@ -22,10 +22,10 @@ LISTS = [
 ]
 
 
-def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_is_shown(
+def test_a_question_is_answered_with_a_choice_or_with_words_and_the_list_lives(
     serve: Serve, window: Window
 ) -> None:
-    """The buttons are the choices; other words go as well; an earlier list is a line."""
+    """The buttons are the choices; other words go as well; the present list stands above the composer."""
     first, second = (
         [ScriptedCall("todo", {"entries": each}), ScriptedCall("ask", COLOUR)]
         for each in LISTS
@@ -34,9 +34,9 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     tab.say("Paint the door")
     asked = tab.page.get_by_role("region", name="A question for you")
     expect(asked.get_by_role("heading")).to_have_text(COLOUR["question"])
-    lists = tab.page.locator("details.tool", has_text="To do:")
-    expect(lists).to_contain_text("0 of 2 done")
-    expect(lists.get_by_role("listitem")).to_have_text(
+    living = tab.page.locator(".living")
+    expect(living).to_contain_text("0 of 2 done")
+    expect(living.get_by_role("listitem")).to_have_text(
         ["In progress: Buy paint", "Open: Paint the door"]
     )
     nothing_is_wrong(tab, "question")
@@ -45,6 +45,9 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
         "Dark blue"
     )
     expect(tab.button("Answer")).to_be_disabled()
+    expect(living.get_by_role("listitem")).to_have_text(
+        ["Done: Buy paint", "In progress: Paint the door"]
+    )
     tab.page.get_by_label("Your own answer").fill("The same")
     # a look elsewhere costs no half answer
     tab.page.get_by_role("link", name="Memory").click()
@@ -54,14 +57,14 @@ def test_a_question_is_answered_with_a_choice_or_with_words_and_the_newest_list_
     expect(tab.page.get_by_label("Your own answer")).to_have_value("The same")
     tab.page.get_by_label("Your own answer").press("Enter")
     tab.answered("All right.")
+    expect(living).to_have_count(0)
+    tab.unfold()
     expect(
         tab.rows("tool", "done").filter(has_text="You answered").last
     ).to_contain_text("The same")
-    expect(lists.nth(0)).not_to_have_attribute("open", "")
+    lists = tab.page.locator("details.tool", has_text="To do:")
+    expect(lists.nth(0)).to_contain_text("0 of 2 done")
     expect(lists.nth(1)).to_contain_text("1 of 2 done")
-    expect(lists.nth(1).get_by_role("listitem")).to_have_text(
-        ["Done: Buy paint", "In progress: Paint the door"]
-    )
 
 
 def test_a_question_with_a_word_without_end_is_read_whole(

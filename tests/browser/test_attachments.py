@@ -41,7 +41,7 @@ def test_what_is_attached_is_kept_sent_and_shown(serve: Serve, window: Window) -
     )
     expect(waiting).to_have_count(3)
     expect(page.get_by_role("alert")).to_contain_text(
-        "tool.exe is no text (UTF-8), no picture"
+        "tool.exe cannot be read by a model. Attach text, a picture"
     )
     nothing_is_wrong(tab, "attached")
     tab.say("Look at this")
@@ -89,3 +89,66 @@ def test_ten_files_that_are_refused_leave_room_to_write(
     expect(tab.box).to_be_in_viewport(ratio=1)
     tab.button("Remove tool 9.exe").click()
     expect(tab.page.get_by_role("alert")).to_have_count(9)
+
+
+_PASTE = """(text) => {
+  const carried = new DataTransfer();
+  carried.setData("text/plain", text);
+  const event = new ClipboardEvent("paste", { bubbles: true, cancelable: true, clipboardData: carried });
+  return document.activeElement.dispatchEvent(event);
+}"""
+
+
+def test_a_long_pasted_text_becomes_a_file(serve: Serve, window: Window) -> None:
+    """And a text again on request. A short text, and a paste into another field, is left to the browser."""
+    tab = window.enter(serve("I see it."))
+    expect(tab.box).to_be_focused()
+    waiting = tab.page.get_by_role("list", name="Attachments").get_by_role("listitem")
+    assert tab.page.evaluate(_PASTE, "x" * 4000), "the browser does not paste"
+    tab.page.evaluate(_PASTE, "x" * 4001)
+    expect(waiting).to_contain_text(["pasted text.txt"])
+    tab.button("Remove pasted text.txt").click()
+    lines = "\n".join(f"line {n}" for n in range(61))
+    tab.box.fill("Before after")
+    tab.box.evaluate("box => box.setSelectionRange(7, 7)")
+    tab.page.evaluate(_PASTE, lines)
+    expect(waiting).to_have_count(1)
+    tab.button("Insert as text").click()
+    expect(waiting).to_have_count(0)
+    expect(tab.box).to_have_value(f"Before {lines}after")
+    tab.page.evaluate(_PASTE, lines)
+    expect(waiting.get_by_role("progressbar")).to_have_count(0)
+    tab.say("Look")
+    expect(tab.rows("user", "")).to_contain_text("pasted text.txt")
+    tab.page.get_by_label("Search all conversations").focus()
+    assert tab.page.evaluate(_PASTE, lines), "the browser does not paste"
+
+
+def test_a_waiting_picture_is_shown_also_after_a_reload(
+    serve: Serve, window: Window
+) -> None:
+    tab = window.enter(serve("I see it."))
+    expect(tab.box).to_be_focused()
+    give(tab.page, "paste", "photo.png", "image/png", png(640, 400))
+    picture = tab.page.get_by_role("list", name="Attachments").locator("img")
+    expect(picture).to_have_js_property("naturalWidth", 96)
+    expect(tab.page.get_by_role("progressbar")).to_have_count(0)
+    tab.page.reload()
+    expect(picture).to_have_js_property("naturalWidth", 96)
+
+
+def test_a_kind_that_no_model_reads_is_named_before_the_upload(
+    serve: Serve, window: Window
+) -> None:
+    tab = window.enter(serve("I see it."))
+    expect(tab.box).to_be_focused()
+    said = tab.page.get_by_role("alert")
+    for name, words in (
+        ("report.docx", "Save it as a PDF or as text"),
+        ("all.zip", "Unpack it"),
+    ):
+        give(tab.page, "drop", name, "", b"PK\x03\x04\x14\0\0\0")
+        expect(said).to_contain_text(f"{name} cannot be read by a model. {words}")
+        expect(tab.button("Try again")).to_have_count(0)
+        tab.button(f"Remove {name}").click()
+    assert not [url for url in window.requests if "/api/attachments" in url]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 import tenax
 from tenax.events import (
     Event,
@@ -23,19 +25,6 @@ from tests.support.turns import new_conversation
 EARLIER = 450
 QUEUED = 4
 STEPS = 50
-
-# Load all that is above, then say what the messages of the person are, in their order.
-READ_ALL = """async () => {
-  const box = document.querySelector('.transcript');
-  const frame = () => new Promise(requestAnimationFrame);
-  const above = () => [...document.querySelectorAll('button')].find((each) => each.textContent === 'Show earlier messages');
-  for (let n = 0; n < 6000 && above(); n++) {
-    box.scrollTop = 0;
-    await frame();
-  }
-  return [...document.querySelectorAll('[data-kind=user]')].map(
-    (row) => [row.querySelector('.text').textContent.trim(), row.dataset.state]);
-}"""
 
 
 def earlier_talk(home: Path) -> str:
@@ -67,9 +56,10 @@ def earlier_talk(home: Path) -> str:
 
 def messages(tab: Tab) -> list[tuple[str, str]]:
     """The messages of the person and their states, with all pages above loaded."""
-    return [(text, state) for text, state in tab.page.evaluate(READ_ALL)]
+    return [(text, state) for kind, text, state in tab.read_all() if kind == "user"]
 
 
+@pytest.mark.timeout(300)
 def test_every_acknowledged_message_is_shown_once_where_it_was_answered(
     serve: Serve, window: Window, tmp_path: Path
 ) -> None:
@@ -110,9 +100,7 @@ def test_every_acknowledged_message_is_shown_once_where_it_was_answered(
     tab.page.reload()
     expect(tab.rows("assistant").filter(has_text="An answer.")).to_have_count(QUEUED)
     assert messages(tab) == [(text, "") for text in expected]
-    kinds = tab.page.eval_on_selector_all(
-        "[data-row]", "rows => rows.map(row => row.dataset.kind)"
-    )
+    kinds = [kind for kind, _, _ in tab.read_all()]
     assert ("user", "user") not in pairwise(kinds), (
         "each message stands above its answer"
     )

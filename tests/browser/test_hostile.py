@@ -43,7 +43,7 @@ def is_harmless(tab: Tab, window: Window) -> None:
     assert (
         tab.page.locator(
             ".transcript img, .transcript form, .transcript input, .text svg,"
-            " .transcript svg:not(button.icon > svg)"
+            " .transcript svg:not(.icon)"
         ).count()
         == 0
     )
@@ -176,4 +176,152 @@ def test_three_million_characters_are_shown_and_the_page_stays_usable(
     assert tab.rows("user").last.locator(".box").text_content() == large
     tab.say("And now?")
     tab.answered("Yes.", count=3)
+    is_harmless(tab, window)
+
+
+DIAGRAMS = """```mermaid
+%%{init: {"securityLevel": "loose", "htmlLabels": true, "themeCSS": "@import url(https://evil.invalid/x.css)"}}%%
+graph TD
+  A["<script>window.__pwned = 50</script><img src=x onerror='window.__pwned = 51'>needle"] --> B["<iframe src='https://evil.invalid/frame'></iframe>"]
+  B --> C["<a href='javascript:window.__pwned=52'>link</a>"]
+  click A "javascript:window.__pwned=53" "tip"
+  click B href "https://evil.invalid/click" _top
+  click C call window.alert("54")
+  style A fill:url(https://evil.invalid/fill.png)
+```
+
+```mermaid
+graph TD
+  A[<img src="https://evil.invalid/pixel.png">] --> B[plain]
+```
+"""
+HUGE = "\n\n".join(
+    "```mermaid\ngraph TD\n"
+    + "".join(f"  N{n} --> N{n + 1}\n" for n in range(edges))
+    + "```"
+    for edges in (400, 3_000)
+)
+PREVIEWS = """```html
+<!doctype html><base href="https://evil.invalid/"><meta http-equiv="refresh" content="0;url=https://evil.invalid/refresh">
+<link rel="preconnect" href="https://evil.invalid/"><link rel="stylesheet" href="https://evil.invalid/x.css">
+<style>@import url(https://evil.invalid/y.css); h1 { background: url(https://evil.invalid/z.png) }</style>
+<script>parent.window.__pwned = 60; top.location = "https://evil.invalid/top"</script>
+<h1 onclick="window.__pwned = 61">needle</h1><img src="https://evil.invalid/pixel.png" onerror="window.__pwned = 62">
+<form action="https://evil.invalid/form"><input name="q" autofocus></form><iframe src="https://evil.invalid/frame"></iframe>
+<a id="out" href="https://evil.invalid/link" target="_top">out</a><video src="https://evil.invalid/v.mp4" autoplay></video>
+```
+
+```svg
+<svg xmlns="http://www.w3.org/2000/svg" onload="window.__pwned = 63"><script>window.__pwned = 64</script>
+<image href="https://evil.invalid/i.png"/><foreignObject><img src=x onerror="window.__pwned = 65"></foreignObject><text y="20">needle</text></svg>
+```
+"""
+
+
+def nothing_ran(tab: Tab) -> None:
+    """Not in the page, and in no frame of it."""
+    for frame in tab.page.frames:
+        # A frame without scripts cannot say so; nothing ran there either.
+        if "srcdoc" not in frame.url:
+            assert frame.evaluate("window.__pwned") is None
+    assert re.match(r"http://127\.0\.0\.1:\d+/", tab.page.url)
+
+
+def test_a_hostile_diagram_reaches_nothing(serve: Serve, window: Window) -> None:
+    """Its scripts, links and directives do nothing, and it asks nobody: its frame has no network."""
+    window.expects("Content Security Policy", "Blocked|blocked", "Unsafe attempt")
+    tab = window.enter(serve(DIAGRAMS))
+    tab.say("Draw it")
+    boxes = tab.rows("assistant", "").locator(".code")
+    expect(boxes).to_have_count(2)
+    for box in boxes.all():
+        # drawn, or refused with a line
+        expect(box.locator("iframe, .status")).to_have_count(1)
+        expect(box).not_to_have_class(re.compile("drawing"))
+    for link in (
+        tab.page.frame_locator(".code iframe").first.locator("a, .clickable").all()
+    ):
+        link.dispatch_event("click")
+    nothing_ran(tab)
+    assert tab.page.evaluate("document.querySelectorAll('main svg a').length") == 0
+    window.check()
+
+
+def test_a_huge_diagram_stays_code(serve: Serve, window: Window) -> None:
+    """One line says why. The page stays usable."""
+    tab = window.enter(serve(HUGE, "Yes."))
+    tab.say("Draw it")
+    answer = tab.rows("assistant", "")
+    # A diagram is drawn when it comes into view.
+    answer.locator(".code").first.scroll_into_view_if_needed()
+    expect(answer.locator(".code > .status")).to_contain_text(
+        ["The diagram cannot be drawn: "] * 2
+    )
+    expect(answer.locator("iframe")).to_have_count(0)
+    tab.say("Still there?")
+    tab.answered("Yes.")
+    nothing_ran(tab)
+
+
+def test_only_the_frame_of_a_diagram_sets_its_height(
+    serve: Serve, window: Window
+) -> None:
+    """A message from anywhere else, or with another content, changes nothing."""
+    tab = window.enter(serve("```mermaid\ngraph TD\n  A --> B\n```", "Yes."))
+    tab.say("Draw it")
+    box = tab.rows("assistant", "").locator(".code")
+    expect(box.frame_locator("iframe").locator("svg")).to_be_visible()
+    height = "frame => frame.style.height"
+    before = box.locator("iframe").evaluate(height)
+    tab.page.evaluate("window.postMessage({ height: 9999, error: 'x' }, '*')")
+    inner = tab.page.frames[1]
+    for message in (
+        "'x'",
+        "null",
+        "{ height: '9' }",
+        "{ height: NaN }",
+        "{ height: -5 }",
+    ):
+        inner.evaluate(f"parent.postMessage({message}, '*')")
+    tab.say("Still there?")
+    tab.answered("Yes.")
+    assert box.locator("iframe").evaluate(height) == before
+    inner.evaluate("parent.postMessage({ height: 1e9 }, '*')")
+    expect(box.locator("iframe")).to_have_css("height", "1500px")
+
+
+def test_a_hostile_preview_reaches_nothing(serve: Serve, window: Window) -> None:
+    """It is shown without scripts, in a frame without network, and leads nowhere."""
+    window.expects("Content Security Policy", "Blocked|blocked", "Unsafe attempt")
+    tab = window.enter(serve(PREVIEWS))
+    tab.say("Write it")
+    boxes = tab.rows("assistant", "").locator(".code")
+    expect(boxes).to_have_count(2)
+    for box in boxes.all():
+        box.get_by_role("button", name="Preview").click()
+        inner = box.frame_locator("iframe").frame_locator("iframe")
+        expect(inner.locator("h1, text")).to_have_text("needle")
+        assert inner.locator("script, link, meta, base, form, iframe").count() == 0
+    out = boxes.first.frame_locator("iframe").frame_locator("iframe").locator("#out")
+    out.click()
+    nothing_ran(tab)
+    window.check()
+
+
+def test_a_hostile_picture_has_no_button(serve: Serve, window: Window) -> None:
+    """Odd schemes, credentials and policies in the address: a link at most."""
+    addresses = [
+        "http://evil.invalid/x.png",
+        "https://user:secret@evil.invalid/x.png",
+        "https://evil.invalid;script-src/x.png",
+        "//evil.invalid/x.png",
+        "ftp://evil.invalid/x.png",
+        "blob:https://evil.invalid/x",
+        "https://[::1]/x.png",
+    ]
+    text = "\n\n".join(f"![needle](<{address}>)" for address in addresses)
+    tab = window.enter(serve(text))
+    tab.say("Show it")
+    expect(tab.rows("assistant", "")).to_contain_text("needle")
+    expect(tab.page.locator(".picture .show")).to_have_count(0)
     is_harmless(tab, window)

@@ -1,4 +1,4 @@
-"""Keys of the page: Esc stops, Up edits the last message, ? lists the shortcuts."""
+"""Keys of the page: Esc stops, Up edits the last message, / searches, ? lists the shortcuts."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def test_up_edits_the_last_message(serve: Serve, window: Window) -> None:
     tab.say("First")
     tab.answered("One.")
     tab.box.fill("half a line")
+    expect(tab.button("Send")).to_be_visible()  # the answer has ended
     tab.box.press("ArrowUp")
     expect(tab.page.get_by_label("Edited message")).to_have_count(0)
     tab.box.fill("")
@@ -48,5 +49,20 @@ def test_a_question_mark_lists_the_shortcuts(serve: Serve, window: Window) -> No
     tab.page.keyboard.press("?")
     shortcuts = tab.page.get_by_role("dialog", name="Keyboard shortcuts")
     expect(shortcuts).to_contain_text("edit your last message")
+    expect(shortcuts).to_contain_text("commands, conversations and settings")
     tab.page.keyboard.press("Escape")
     expect(shortcuts).to_have_count(0)
+
+
+def test_a_slash_goes_to_the_search(serve: Serve, window: Window) -> None:
+    """Not while somebody types, and also if the sidebar is hidden."""
+    tab = window.enter(serve("One."))
+    tab.box.press("Escape")
+    tab.button("Hide the sidebar").click()
+    tab.page.evaluate("document.activeElement.blur()")
+    tab.page.keyboard.press("/")
+    search = tab.page.get_by_label("Search all conversations")
+    expect(search).to_be_focused()
+    expect(search).to_have_value("")
+    search.press("/")
+    expect(search).to_have_value("/")

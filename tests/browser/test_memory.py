@@ -76,7 +76,9 @@ def test_a_person_adds_corrects_forgets_and_brings_back(
     """Each with a way back; what is known is not kept twice; a search shows what fits."""
     served = serve("Yes.")
     tab = window.tab(f"{served.link}&to=/memory")
-    expect(tab.page.get_by_text("review = false")).to_be_visible()
+    expect(
+        tab.page.get_by_role("link", name="Turn the review on or off")
+    ).to_be_visible()
     remember(tab, "Is called Ada.", "Profile")
     remember(tab, "Drinks tea in the morning.")
     profile, notes = (

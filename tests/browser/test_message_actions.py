@@ -111,7 +111,7 @@ def test_an_answer_that_failed_is_tried_again(serve: Serve, window: Window) -> N
     card = tab.page.get_by_role("region", name="Error")
     expect(card).to_contain_text("Something went wrong.")
     expect(card).to_contain_text("The model is on holiday.")
-    expect(card.get_by_role("link", name="Switch model")).to_be_visible()
+    expect(card.get_by_role("link", name="Open settings")).to_be_visible()
     card.get_by_role("button", name="Try again").click()
     tab.answered("Back again.")
     expect(card).to_have_count(0)

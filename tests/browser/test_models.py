@@ -26,33 +26,28 @@ def set_up_two(home: Path) -> None:
 
 def pick(tab: Tab, name: str) -> None:
     """Choose a model in the header."""
-    tab.page.get_by_role("button", name="Model: ").click()
+    tab.page.locator("header").get_by_role("button", name="Model: ").click()
     tab.page.get_by_role("menuitem", name=name).click()
 
 
 def test_a_connected_model_is_chosen_again_without_typing_it_in(
     serve: Serve, window: Window, tmp_path: Path
 ) -> None:
-    """In the header of a conversation, and in the list in Settings."""
+    """In the header, for this conversation; a new conversation has the default."""
     set_up_two(tmp_path)
     served = serve()
     tab = window.enter(served)
     tab.say("Who is it?")
     tab.answered(MODELS["large"])
     pick(tab, "small")
-    expect(tab.page.get_by_role("button", name="Model: small")).to_be_visible()
+    picker = tab.page.locator("header").get_by_role("button", name="Model: small")
+    expect(picker).to_be_visible()
     tab.say("And now?")
     tab.answered(MODELS["small"], count=2)
-    tab.page.goto(f"{served.url}/setup")
-    listed = tab.page.get_by_role("list", name="Connected models")
-    expect(listed.get_by_role("listitem")).to_have_count(2)
-    expect(listed.get_by_role("listitem").filter(has_text="small")).to_contain_text(
-        "Active"
-    )
-    listed.get_by_role("button", name="Use large").click()
-    expect(listed.get_by_role("listitem").filter(has_text="large")).to_contain_text(
-        "Active"
-    )
+    other = window.tab(f"{served.url}/")
+    expect(
+        other.page.locator("header").get_by_role("button", name="Model: large")
+    ).to_be_visible()
     assert 'model = "large"' in (tmp_path / "config.toml").read_text()
 
 
@@ -63,7 +58,7 @@ def test_the_practice_model_replaces_a_real_one_only_after_a_question(
     set_up_two(tmp_path)
     served = serve()
     tab = window.enter(served)
-    tab.page.goto(f"{served.url}/setup")
+    tab.page.goto(f"{served.url}/settings/models")
     tab.page.get_by_role("button", name="practice model").click()
     question = tab.page.get_by_role("dialog", name="Use the practice model?")
     expect(question).to_contain_text("instead of large")

@@ -1,4 +1,4 @@
-"""The answer "always": what it would allow is read first, and the setup page lists it and takes it back."""
+"""The answer "always": what it would allow is read first, and Settings list it and take it back."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def test_always_is_shown_in_full_kept_and_taken_back(
     ).to_be_visible()
     nothing_is_wrong(tab, "always")
     assert rules() == ()
-    tab.button("Always allow write_file a[[]1]/* (any content)").click()
+    tab.page.get_by_role("button", name="Always allow write_file a[[]1]/* (").click()
     tab.answered("So be it.")
     assert rules() == (Rule("allow", "write_file", "a[[]1]/*"),)
     tab.say("Once more")
     tab.answered("Again.")
     here = tab.page.url
-    tab.page.goto(f"{served.url}/setup")
+    tab.page.goto(f"{served.url}/settings/permissions")
     listed = tab.page.get_by_role("region", name="Rules").get_by_role("listitem")
     expect(listed).to_have_text("Allow write_file a[[]1]/*Remove")
-    tab.page.get_by_text("Add a deny rule").click()
-    tab.page.get_by_label("Tool").fill("*_file")
-    tab.page.get_by_label("Target").fill("a[[]*")
+    tab.page.get_by_text("Add a rule").click()
+    tab.page.get_by_role("textbox", name="Tool").fill("*_file")
+    tab.page.get_by_role("textbox", name="Target").fill("a[[]*")
     tab.button("Add").click()
     expect(listed).to_have_count(2)
     nothing_is_wrong(tab, "rules")
@@ -66,19 +66,18 @@ def test_the_button_for_the_conversation_says_what_it_allows(
     )
     tab = window.enter(served)
     tab.say("Write it down")
-    here = tab.page.locator(".patterns button")
-    expect(here).to_have_text(
-        [
-            f"Allow in this conversation: write_file {each} (any content)"
-            for each in ("a[[]1]/b[*].txt", "a[[]1]/*")
-        ]
+    here = tab.page.locator(".patterns button", has_text="in this conversation")
+    tab.button("Always…").click()
+    expect(here.first).to_have_text(
+        "Allow in this conversation: write_file a[[]1]/b[*].txt (any content)"
     )
     nothing_is_wrong(tab, "patterns")
     here.first.click()
-    expect(here).to_have_text(
-        ["Allow in this conversation: write_file c.txt (any content)"]
-    )
     expect(tab.rows("tool", "done")).to_have_count(2)
+    tab.button("Always…").click()
+    expect(here.first).to_have_text(
+        "Allow in this conversation: write_file c.txt (any content)"
+    )
     tab.button("Deny").click()
     tab.answered("So be it.")
 
@@ -132,13 +131,14 @@ def test_clicks_in_a_series_answer_the_card_where_it_began_and_no_other(
     tab.button("Allow once").dispatch_event("click", {"detail": 4})
     tab.button("Deny").click()
     tab.answered("So be it.")
+    tab.unfold()
     expect(tab.rows("tool", "denied")).to_have_count(1)
 
 
 def test_a_rule_that_is_made_elsewhere_shows_on_return(
     serve: Serve, window: Window
 ) -> None:
-    """And for a file at the top of the folder only the file itself is offered."""
+    """The list of the rules is read again when the person comes back to the tab."""
     served = serve(
         Reply(calls=[ScriptedCall("write_file", {"path": "top.txt", "content": "x"})]),
         "Done.",
@@ -146,10 +146,8 @@ def test_a_rule_that_is_made_elsewhere_shows_on_return(
     tab = window.enter(served)
     tab.say("Write it down")
     tab.button("Always…").click()
-    expect(tab.page.locator(".always button")).to_have_text(
-        ["Always allow write_file top.txt (any content)"]
-    )
-    tab.page.goto(f"{served.url}/setup")
+    expect(tab.button("Always allow write_file top.txt (any content)")).to_be_visible()
+    tab.page.goto(f"{served.url}/settings/permissions")
     expect(tab.page.get_by_text("No rules yet.")).to_be_visible()
     client(served).post("/rules", {"verdict": "deny", "tool": "x"})
     tab.page.evaluate("window.dispatchEvent(new Event('focus'))")

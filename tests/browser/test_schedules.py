@@ -10,7 +10,7 @@ def test_a_schedule_is_added_listed_and_removed(serve: Serve, window: Window) ->
     """What is not understood keeps what was typed; the link leads to its conversation."""
     served = serve("So be it.")
     tab = window.enter(served)
-    tab.page.goto(f"{served.url}/setup")
+    tab.page.goto(f"{served.url}/settings/schedules")
     section = tab.page.get_by_role("region", name="Schedules")
     window.expects("status of 400")
     section.get_by_text("Add a schedule").click()
@@ -26,6 +26,6 @@ def test_a_schedule_is_added_listed_and_removed(serve: Serve, window: Window) ->
     (made,) = client(served).get("/schedules")["schedules"]
     listed.get_by_role("link").click()
     expect(tab.page).to_have_url(f"{served.url}/c/{made['conversation']}")
-    tab.page.goto(f"{served.url}/setup")
+    tab.page.goto(f"{served.url}/settings/schedules")
     tab.button("Remove: Water the <b>plants</b>.").click()
     expect(section.get_by_text("No schedules yet.")).to_be_visible()

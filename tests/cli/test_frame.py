@@ -246,7 +246,7 @@ def test_ctrl_c_while_it_is_being_loaded_says_nothing() -> None:
 import os, signal, sys
 class Impatient:
     def find_spec(self, name, *rest):
-        if name == "tenax.runtime.runtime":
+        if name == "tenax.journal.journal":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Impatient())
 from tenax.__main__ import main

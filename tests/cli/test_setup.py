@@ -222,9 +222,14 @@ def test_a_person_connects_another_model(home: Path, serve: Serve) -> None:
             number = re.search(r"(\d+)  Connect another", menu)
             assert number is not None
             terminal.type(number[1])
-            terminal.wait_for("API")
+            listed = terminal.wait_for("Provider [")
+            assert "Gemini" in listed
+            another = re.search(r"(\d+)  Another server", listed)
+            assert another is not None
+            terminal.type(another[1])
+            terminal.wait_for("anthropic) [")
             terminal.type("openai")
-            terminal.wait_for("URL")
+            terminal.wait_for("URL [")
             terminal.type(url)
             terminal.wait_for("none): ")
             terminal.type(KEY)

@@ -22,7 +22,7 @@ from tenax.concurrency import write_atomically
 from tenax.config import load
 from tenax.config.rules import Rule
 from tenax.errors import InvalidInput
-from tenax.events import ApprovalAnswered
+from tenax.events import ApprovalAnswered, ModelRequested
 from tenax.models import Reply, ScriptedCall
 from tests.support.postgres import PostgresServer
 from tests.support.runs import config_of, until
@@ -267,6 +267,12 @@ def test_what_is_asked_is_answered_in_markdown_and_opens_again(
         talk.type(CTRL_D)
         assert talk.ended() == 0
     talk = start("--new", until="New conversation.")
+    folder = load({"TENAX_HOME": str(home)}).tools_folder
+    shown = talk.until("? for help, ! runs a command.")
+    # A long path is wrapped.
+    assert f"scriptworksin{folder}." in "".join(shown.split())
+    talk.send("?")
+    talk.until("/versions [N]")
     talk.type(CTRL_D)
     assert talk.ended() == 0
     assert conversation_in(home) == name
@@ -388,7 +394,7 @@ def test_while_an_answer_is_written_words_wait_or_steer(
 def test_a_tool_asks_and_is_answered(
     home: Path, start: Start, answer: str, state: str
 ) -> None:
-    """Its name, what it touches and its exact arguments are shown; the answer is yes, yes for all, or no."""
+    """Its name, what it touches and its change are shown; the answer is yes, yes for all, or no."""
     set_up(
         home,
         [
@@ -400,10 +406,13 @@ def test_a_tool_asks_and_is_answered(
     )
     talk = start()
     talk.send("write it down")
-    asked = talk.until("Allow write_file notes.txt? y once, c, always, n deny")
+    asked = talk.until("Allow write_file notes.txt? y once, c, c 2, always, n deny")
     assert "c in this conversation: write_file notes.txt (any content)" in asked
     assert "Target: notes.txt" in asked
-    assert r'Arguments: {"path":"notes.txt","content":"remember\nthis"}' in asked
+    assert "needs approval (changes a file)." in asked
+    assert "+remember" in asked
+    assert "Arguments" not in asked
+    assert b"\x1b[32m  +this" in talk.raw
     talk.send(answer)
     assert f"write_file notes.txt … {state}" in talk.until("So be it.")
     talk.send("once more")
@@ -411,6 +420,35 @@ def test_a_tool_asks_and_is_answered(
         assert "Allow" not in talk.until("Again.")
     else:
         talk.until("Allow write_file")
+
+
+def test_a_no_takes_a_reason_and_several_calls_one_answer(
+    home: Path, start: Start
+) -> None:
+    """The model reads the reason; `a` allows all calls that wait, and is offered only then."""
+    calls = [
+        ScriptedCall("write_file", {"path": path, "content": "x"}, id=path)
+        for path in ("one", "two")
+    ]
+    replies = [
+        Reply(calls=[WRITE]),
+        Reply("Sorry."),
+        Reply(calls=calls),
+        Reply("Done."),
+    ]
+    set_up(home, replies)
+    talk = start()
+    talk.send("write it down")
+    talk.until("Allow write_file notes.txt? y once, c, c 2, always, n deny")
+    talk.send("n Use Another file")
+    shown = talk.until("Sorry.")
+    assert "denied: The person said no, and why: Use Another file" in shown
+    talk.send("both")
+    talk.until("Allow write_file one? y once, c, always, a all 2, n deny")
+    talk.send("a")
+    shown = talk.until("Done.")
+    assert "write_file one … done" in shown
+    assert "write_file two … done" in shown
 
 
 def test_a_model_that_is_chosen_elsewhere_answers_here_at_once(
@@ -474,12 +512,183 @@ def test_what_a_turn_changed_is_shown_and_put_back(home: Path, start: Start) -> 
     shown = talk.until("+remember")
     assert "changed notes.txt" in shown
     assert "-forget" in shown
+    assert b"\x1b[32m   +remember" in talk.raw
+    assert b"\x1b[31m   -forget" in talk.raw
     talk.send("/putback")
     talk.until("notes.txt was reverted.")
     assert file.read_text() == "forget\nthis"
     talk.send("/putback")
     talk.until("notes.txt was reverted.")
     assert file.read_text() == "remember\nthis"
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_changes_have_colours_only_where_they_are_wanted(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch, no_color: str
+) -> None:
+    """Neither with NO_COLOR nor in a pipe; `tenax show --changes` in a terminal is as colourful as /changes."""
+    set_up(home, [Reply(calls=[WRITE]), Reply(words="So be it.")])
+    monkeypatch.setenv("NO_COLOR", no_color)
+    talk = start()
+    talk.send("write it down")
+    talk.until("Allow write_file")
+    talk.send("y")
+    talk.until("Changed 1 file.")
+    talk.at_rest()
+    before = len(talk.raw)
+    talk.send("/changes")
+    talk.until("+remember")
+    assert (b"\x1b[32m" in talk.raw[before:]) is not bool(no_color)
+    talk.type(CTRL_D)
+    assert talk.ended() == 0
+    args = (sys.executable, "-m", "tenax", "show", "--changes", conversation_in(home))
+    piped = subprocess.run(args, capture_output=True, check=True).stdout
+    assert b"\n+remember" in piped
+    assert b"\x1b" not in piped
+    shown = Terminal(command=args)
+    try:
+        assert shown.ended() == 0
+    finally:
+        shown.close()
+    assert (b"\x1b[32m+remember" in shown.raw) is not bool(no_color)
+
+
+def requests_in(home: Path) -> list[str]:
+    """The bodies of all requests to the model in the one conversation, as the model saw them."""
+
+    async def read() -> list[str]:
+        async with Runtime(config_of(url_of(home), home), serves=False) as runtime:
+            (summary,) = await runtime.conversations()
+            name = summary.conversation
+            events = await runtime.journal.read(name, limit=1000)
+            seqs = [
+                fact.seq for fact in events if isinstance(fact.event, ModelRequested)
+            ]
+            return [(await runtime.seen(name, seq)).decode() for seq in seqs]
+
+    return asyncio.run(read())
+
+
+def test_a_command_of_the_person_runs_and_the_model_reads_it_later(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the folder, with the environment of the person, without an answer; its exit code is shown and secrets are not."""
+    monkeypatch.setenv("SECRET_KEY_OF_MODEL", "hunter2-hunter2")
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    config = home / "config.toml"
+    config.write_text(config.read_text() + 'key = "env:SECRET_KEY_OF_MODEL"\n')
+    talk = start()
+    talk.send("!")
+    talk.until("! and a command runs it in the folder of the conversation")
+    assert asyncio.run(_conversations(home)) == []
+    talk.send("!echo pears > list.txt; cat list.txt; echo $SECRET_KEY_OF_MODEL; exit 3")
+    shown = talk.until("Added to the conversation; the model reads it")
+    assert "\npears\n[secret]\n" in shown
+    assert "… exit code 3, " in shown
+    assert "writing" not in shown
+    folder = load({"TENAX_HOME": str(home)}).tools_folder
+    assert (folder / "list.txt").read_text() == "pears\n"
+    ((kind, text),) = said_in(home)
+    assert kind == "user"
+    assert text.startswith("$ echo pears > list.txt; cat list.txt;")
+    assert "\npears\n[secret]\n[I ran this command myself: exit code 3, " in text
+    assert requests_in(home) == []
+    talk.send("What was in it?")
+    talk.until("Forty-two")
+    talk.at_rest()
+    (request,) = requests_in(home)
+    assert "[secret]" in request
+    assert "exit code 3" in request
+    assert request.index("pears") < request.index("What was in it?")
+    assert "hunter2" not in request + talk.text
+    talk.send("!true")
+    talk.until("… exit code 0, ")
+    talk.send("/retry")
+    talk.until("> What was in it?  < 2/2 >")
+    talk.type(CTRL_D)
+    assert talk.ended() == 0
+    again = start(until="What was in it?")
+    assert "> $ echo pears > list.txt" in again.text
+
+
+def test_a_command_runs_while_an_answer_is_written(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer goes on, and its next request has the command. A long output is cut."""
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    pace = paced(home, monkeypatch, 2)
+    read = ScriptedCall("read_file", {"path": "a.txt"})
+    set_up(
+        home, [Reply(words="one two three", calls=[read]), Reply(words="I read it.")]
+    )
+    talk = start()
+    talk.send("begin")
+    talk.until("one")
+    talk.send("!yes pears | head -n 20000")
+    talk.until("… exit code 0, ")
+    pace.say()
+    talk.until("I read it.")
+    talk.at_rest()
+    first, second = requests_in(home)
+    assert "pears" not in first
+    assert "$ yes pears | head -n 20000" in second
+    assert "bytes are not shown ...]" in second
+    assert len(second) < 100_000
+
+
+def test_ctrl_c_stops_the_command_and_the_talk_goes_on(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output is shown as it comes; a process in the background does not hold the command; one command at a time."""
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    talk = start()
+    talk.send("!echo begun; printf half; exec sleep 600")
+    shown = talk.until("running, Ctrl-C stops it")
+    shown = talk.until("\nhalf\n")
+    assert "\nbegun\n" in shown
+    talk.send("!echo other")
+    talk.until("A command is still running. Ctrl-C stops it.")
+    talk.type(CTRL_C)
+    talk.until("… stopped by SIGINT, ")
+    assert said_in(home)[0][1].startswith(
+        "$ echo begun; printf half; exec sleep 600\nbegun\nhalf"
+    )
+    talk.type(CTRL_C)
+    talk.send("!sleep 600 & echo $!")
+    news = talk.until("… exit code 0, ")
+    pid = next(int(line) for line in news.splitlines() if line.strip().isdecimal())
+    os.kill(pid, signal.SIGKILL)
+    talk.send("!trap 'echo no' INT; echo ready; while :; do sleep 0.1; done")
+    talk.until("\nready\n")
+    talk.type(CTRL_C)
+    talk.until("no\n")
+    talk.until("stopping, Ctrl-C kills it")
+    talk.type(CTRL_C)
+    talk.until("… stopped by SIGKILL, ")
+    assert talk.process.poll() is None
+
+
+def test_leaving_ends_the_command(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As closing a terminal does; and the person reads that the output was not added."""
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    talk = start()
+    talk.send(
+        "!trap '' PIPE; trap 'echo > ended.txt; exit' HUP; echo ready; while :; do sleep 0.1; done"
+    )
+    talk.until("\nready\n")
+    talk.type(CTRL_D)
+    assert talk.ended() == 0
+    assert "The command was stopped, and its output is not in the conversation." in (
+        talk.text
+    )
+    assert said_in(home) == []
+    file = load({"TENAX_HOME": str(home)}).tools_folder / "ended.txt"
+    deadline = time.monotonic() + SECONDS
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_question_is_answered_with_a_number_or_in_other_words(
@@ -577,11 +786,12 @@ def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> N
     talk.send("always")
     shown = talk.until("Type always 1")
     assert " 1  write_file  a[[]1]/notes.txt (any content)" in shown
-    assert " 2  write_file  a[[]1]/*" in shown
+    assert " 2  write_file  a[[]1]/*.txt" in shown
+    assert " 3  write_file  a[[]1]/*" in shown
     assert load({"TENAX_HOME": str(home)}).rules == ()
+    talk.send("always 4")
+    talk.until("No pattern has the number 4.")
     talk.send("always 3")
-    talk.until("No pattern has the number 3.")
-    talk.send("always 2")
     talk.until("So be it.")
     assert load({"TENAX_HOME": str(home)}).rules == (
         Rule("allow", "write_file", "a[[]1]/*"),
@@ -800,10 +1010,11 @@ def test_what_was_said_is_taken_back_asked_again_and_changed(
     talk.until("Forty-two")
     talk.at_rest()
     talk.send("/edit")
-    talk.until("the last 2 rows above.")
+    talk.until("Editing: Enter sends a new version, Ctrl-C cancels")
     talk.until("> first")
     talk.send(" of all")
-    talk.until("> first of all\n")
+    talk.until("the last 2 rows above.")
+    talk.until("> first of all")
     talk.until("Forty-two")
     talk.at_rest()
     assert said_in(home)[0] == ("user", "first of all")
@@ -812,6 +1023,73 @@ def test_what_was_said_is_taken_back_asked_again_and_changed(
     assert said_in(home) == []
     talk.send("/retry")
     talk.until("There is no message to remove.")
+
+
+def test_an_edit_and_a_retry_keep_the_earlier_versions(
+    home: Path, start: Start
+) -> None:
+    """/versions lists them with numbers and brings one back with its answer; Ctrl-C ends an edit and changes nothing."""
+    talk = start()
+    talk.send("/versions")
+    talk.until("This conversation has no messages yet.")
+    talk.send("first")
+    talk.until("Forty-two")
+    talk.at_rest()
+    talk.send("/versions")
+    talk.until("No message has versions.")
+    talk.send("/edit")
+    talk.until("Ctrl-C cancels")
+    talk.type(CTRL_C)
+    talk.send("/versions")
+    talk.until("No message has versions.")
+    talk.send("/edit")
+    talk.until("Ctrl-C cancels")
+    talk.send(" of all")
+    talk.until("> first of all  < 2/2 >")
+    talk.until("Forty-two")
+    talk.at_rest()
+    talk.send("/retry")
+    talk.until("> first of all  < 3/3 >")
+    talk.until("Forty-two")
+    talk.at_rest()
+    talk.send("/versions")
+    listed = talk.until("/versions N shows another version and its answers.")
+    assert " 1  first\n" in listed
+    assert " 2  first of all\n" in listed
+    assert " 3  first of all  (shown)" in listed
+    talk.send("/versions 1")
+    talk.until("> first  < 1/3 >")
+    talk.until("Forty-two")
+    assert said_in(home) == [
+        ("user", "first"),
+        ("assistant", "Forty-two, *I think*."),
+    ]
+    talk.send("/versions 1")
+    talk.until("Version 1 is shown already.")
+    talk.send("/versions 4")
+    talk.until("No version has the number 4. /versions shows the numbers.")
+    (row, _) = rows_of(journal_of(url_of(home), conversation_in(home))).rows
+    assert len(row.versions) == 3
+
+
+def test_an_edited_message_keeps_its_attachment(home: Path, start: Start) -> None:
+    """The new version has the file of the earlier one."""
+    file = home / "pears.txt"
+    file.write_text("ten pears")
+    talk = start()
+    talk.send(f"/attach {file}")
+    talk.until("is attached to the next message.")
+    talk.send("count")
+    talk.until("Forty-two")
+    talk.at_rest()
+    talk.send("/edit")
+    talk.until("Ctrl-C cancels")
+    talk.send(" them")
+    talk.until("> count them [pears.txt]")
+    talk.until("Forty-two")
+    talk.at_rest()
+    (row, _) = rows_of(journal_of(url_of(home), conversation_in(home))).rows
+    assert [part.name for part in row.parts] == ["pears.txt"]
 
 
 def test_from_one_conversation_to_another(home: Path, start: Start) -> None:
@@ -905,7 +1183,7 @@ def test_what_can_be_looked_up_and_set(home: Path, start: Start) -> None:
         "write_file (safe to repeat, asks first)"
     )
     talk.send("/model")
-    assert "main  script  (in use)" in talk.until("other  second")
+    assert "main  script  (in use, default)" in talk.until("other  second")
     talk.send("/model other")
     talk.until("Now using other.")
     talk.until("second")

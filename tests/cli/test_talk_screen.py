@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenax.cli.talk.screen import Screen
-from tenax.runtime.runtime import Question
+from tenax.runtime.approvals import Question
 from tenax.views.transcript import Drop, Grow, Put, Row
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")

@@ -24,13 +24,16 @@ from tenax.events import (
     MessageUser,
     ModelRequested,
     ReplyDelta,
+    ReplyThought,
     RunFinished,
     RunStarted,
+    ToolFinished,
+    ToolOutput,
 )
 from tenax.journal import Journal
 from tenax.journal.verify.store import verify
 from tenax.memory.entries import MemoryEntries
-from tenax.parts import File, Text
+from tenax.parts import File, Text, ToolCall
 from tenax.testing import memory
 from tenax.text import quote
 
@@ -77,8 +80,14 @@ def tell(journal: Journal) -> tuple[str, list[int]]:
     )[0].seq
     for offset in range(0, 60, 20):
         journal.append(talk, [ReplyDelta(asked, offset, f"{SECRET} ")])
+    journal.append(talk, [ReplyThought(asked, 0, f"hm, {SECRET}")])
+    call = ToolCall("k", "shell", "{}")
     answered = journal.append(
-        talk, [MessageAssistant([Text(f"so it is {SECRET}")], request=asked)]
+        talk, [MessageAssistant([Text(f"so it is {SECRET}"), call], request=asked)]
+    )[0].seq
+    journal.append(talk, [ToolOutput(answered, "k", 0, f"it says {SECRET}")])
+    finished = journal.append(
+        talk, [ToolFinished(answered, "k", "done", f"it said {SECRET}")]
     )[0].seq
     journal.append(talk, [MessageUser([Text("something harmless")])])
     remember(journal, talk, asked)
@@ -90,7 +99,7 @@ def tell(journal: Journal) -> tuple[str, list[int]]:
         talk, [summary, ContextCompacted("first", "second", head + 1, head, head)]
     )
     journal.fork(talk)
-    return talk, [asked, answered]
+    return talk, [asked, answered, finished]
 
 
 def remember(journal: Journal, talk: str, asked: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,17 +11,46 @@ import psycopg
 import pytest
 
 import tenax
+from tenax.events import ApprovalAsked, MessageAssistant, RunStarted, Usage
+from tenax.journal.base import Spent
 from tenax.journal.devices import Devices
 from tenax.journal.schema import SCHEMA_VERSION, migrations
 from tenax.journal.verify.store import verify
 from tenax.memory.entries import MemoryEntries
+from tenax.parts import Text
 from tenax.schedules.rows import Schedules
-from tests.contract.engine.base import said, say
-from tests.support.world import World, build, hands
+from tests.contract.engine.base import begin, said, say, turn
+from tests.support.world import Hands, World, build, hands
 
 SECOND = ("facts", "memories", "authors", "letters")
 THIRD = ("schedules",)
 FOURTH = ("devices",)
+FIFTH = ("preferences", "read_marks", "projects", "personal")
+
+
+def take_back_the_fifth(inside: Hands, url: str) -> None:
+    """Make the tables of the fourth migration of those that the fifth made or changed."""
+    for table in FIFTH:
+        inside.run(f"drop table {table}")
+    added = {
+        "conversations": ("model", "mode", "project"),
+        "heads": ("asks", "failed", "answered"),
+    }
+    for table, names in added.items():
+        for column in names:
+            inside.run(f"alter table {table} drop column {column}")
+    columns = "conversation, day, owner, input, output, cost, unpriced"
+    inside.run(f"create table spent_then as select {columns} from spent")
+    inside.run("drop table spent")
+    script = migrations("sqlite" if url.startswith("sqlite") else "postgres")[0]
+    made = re.findall(
+        r"^create (?:table|index) spent.*?;", script, re.DOTALL | re.MULTILINE
+    )
+    assert len(made) == 2
+    for statement in made:
+        inside.run(statement.rstrip(";"))
+    inside.run(f"insert into spent ({columns}) select {columns} from spent_then")
+    inside.run("drop table spent_then")
 
 
 @pytest.fixture
@@ -29,6 +59,7 @@ def first(bare_url: str) -> World:
     with tenax.open(bare_url, user="ada") as journal:
         world = build(journal)
         with hands(world, bare_url) as inside:
+            take_back_the_fifth(inside, bare_url)
             for table in (*SECOND, *THIRD, *FOURTH):
                 inside.run(f"drop table {table}")
             inside.run("delete from mentions where hash like 'f\\_%' escape '\\'")
@@ -46,7 +77,7 @@ def test_nothing_of_the_later_migrations_is_left(first: World, bare_url: str) ->
                 row[0]
                 for row in server.execute("select tablename from pg_tables").fetchall()
             }
-        assert not tables & {*SECOND, *THIRD, *FOURTH}
+        assert not tables & {*SECOND, *THIRD, *FOURTH, *FIFTH}
         return
     schema = "select type, name, sql from sqlite_schema where name not like 'sqlite%' order by type, name"
     made, kept = (
@@ -101,6 +132,7 @@ def test_a_store_of_the_second_migration_keeps_what_is_remembered(
         world = build(journal)
         facts = MemoryEntries(journal).standing()
         with hands(world, bare_url) as inside:
+            take_back_the_fifth(inside, bare_url)
             for table in (*THIRD, *FOURTH):
                 inside.run(f"drop table {table}")
             inside.run("update store set schema = 2")
@@ -117,6 +149,7 @@ def test_a_store_of_the_third_migration_takes_devices(bare_url: str) -> None:
         world = build(journal)
         planned = Schedules(journal).all()
         with hands(world, bare_url) as inside:
+            take_back_the_fifth(inside, bare_url)
             inside.run("drop table devices")
             inside.run("update store set schema = 3")
     with tenax.open(bare_url, user="ada") as journal:
@@ -125,6 +158,40 @@ def test_a_store_of_the_third_migration_takes_devices(bare_url: str) -> None:
         made = devices.add("ada", "A browser", 80)
         assert devices.find(made.cookie) == made.device
         assert verify(journal).ok
+
+
+def test_a_store_of_the_fourth_migration_knows_what_failed_and_what_was_spent(
+    bare_url: str,
+) -> None:
+    """Usage stays, without a model; what waits for a person is derived when the conversation is next written."""
+    with tenax.open(bare_url, user="ada") as journal:
+        world = build(journal)
+        used = MessageAssistant([Text("a")], usage=Usage(10, 1, cost=0.5), model="m")
+        done = begin(journal, used)
+        turn(journal, done, "r-1", "completed")
+        failed = begin(journal)
+        turn(journal, failed, "r-1", "completed")
+        turn(journal, failed, "r-2", "failed")
+        asking = begin(journal)
+        journal.append(asking, [RunStarted([])], run="r-1")
+        journal.append(asking, [ApprovalAsked(1, "c", "shell", "{}")], run="r-1")
+        with hands(world, bare_url) as inside:
+            take_back_the_fifth(inside, bare_url)
+            inside.run("update store set schema = 4")
+    with tenax.open(bare_url, user="ada") as journal:
+        assert verify(journal).problems == []
+        states = [journal.summary(name).state for name in (done, failed, asking)]
+        assert states == ["", "failed", "running"]
+        assert not any(summary.unread for summary in journal.conversations())
+        assert journal.spent(done) == Spent(10, 1, 0.5, 0)
+        day = journal.clock.now_us() // 86_400_000_000
+        rows = journal.usage(day - 1, day)
+        assert [(row.model, row.conversation, row.cost) for row in rows] == [
+            ("", done, 0.5)
+        ]
+        journal.append(asking, [say("well?")])
+        assert journal.summary(asking).state == "asks"
+        assert verify(journal).problems == []
 
 
 _PROCESS = """

@@ -27,9 +27,10 @@ HURT = {
     "runs gone": "delete from runs where conversation = :num",
     "a run too many": "insert into runs (conversation, run, started_seq) values (:num, 'r_9', 3)",
     "head wrong": "update heads set facts = 3, turns = 9, messages = 9, stretch = 0, run = null, unanswered = 1, "
-    "stretch_from = 2, context_from = 9, epoch = 4, revision = 1 where conversation = :num",
+    "stretch_from = 2, context_from = 9, epoch = 4, revision = 1, asks = '', failed = 1, answered = 3 "
+    "where conversation = :num",
     "list wrong": "update conversations set title = 'x', pinned = 0, archived = 1, updated_at = 5, opened_at = 5, "
-    "source = 'x' where num = :num",
+    "source = 'x', model = 'x', mode = 'plan', project = 'x' where num = :num",
     "mentions gone": "delete from mentions where place between :low and :high",
     "authors gone": "delete from authors where conversation = :num",
     "cursors wrong": "update cursors set behind = 1 - behind where conversation = :num",

@@ -419,6 +419,40 @@ _listed("source", "'elsewhere'")
 _listed("opened_at", "opened_at + 1")
 _listed("updated_at", "updated_at + 1")
 _listed("origin", "1")
+_listed("model", "'another'")
+_listed("mode", "'ask'")
+_listed("project", "''")
+
+
+def _in_head(column: str, value: str) -> None:
+    def hurt(hands: Hands, world: World) -> None:
+        hands.run(
+            f"update heads set {column} = {value} where conversation = :num",
+            num=hands.num(),
+        )
+
+    hurt.__name__ = f"head_{column}"
+    damage("talk", f"The head row has {column} ")(hurt)
+
+
+_in_head("asks", "''")
+_in_head("failed", "1")
+_in_head("answered", "answered + 1")
+
+
+@damage(None, "The preference 'theme' is not JSON.")
+def a_preference_that_is_no_json(hands: Hands, world: World) -> None:
+    hands.run("insert into preferences values ('ada', 'theme', '{')")
+
+
+@damage("talk", "There is a read mark of 'bob', who does not have it.")
+def a_read_mark_of_another_user(hands: Hands, world: World) -> None:
+    hands.run("insert into read_marks values (:num, 'bob', 1)", num=hands.num())
+
+
+@damage("talk", "'ada' has read it up to 99999, and it ends at ")
+def a_read_mark_past_the_end(hands: Hands, world: World) -> None:
+    hands.run("insert into read_marks values (:num, 'ada', 99999)", num=hands.num())
 
 
 @damage("fork", "The list has origin none")

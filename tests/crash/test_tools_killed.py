@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+import tenax
 from tenax.events import MessageUser, ToolFinished, ToolStarted
+from tenax.journal import LOCAL_USER
+from tenax.journal.verify.store import verify
 from tenax.models import Reply, ScriptedCall
 from tenax.parts import text_of
 from tests.support.bubblewrap import inside, need_bwrap
 from tests.support.served import Served
-from tests.support.turns import SECONDS, journal_of, set_up
+from tests.support.turns import SECONDS, journal_of, rows_of, set_up
 
 pytestmark = pytest.mark.crash
 
@@ -83,3 +86,39 @@ def test_commands_die_with_the_server_and_the_conversation_is_told(
     assert f"The background process {process} ended because Tenax was stopped" in told
     assert list((tmp_path / "background").iterdir()) == []
     assert inside(folder) == []
+
+
+def test_output_that_was_seen_before_the_kill_is_in_the_outcome(
+    store_url: str, tmp_path: Path
+) -> None:
+    """A command shows its output while it runs; after `kill -9` and a restart the row of the call still has it."""
+    need_bwrap(of_the_system=True)
+    command = "echo seen before; echo and this; sleep 300"
+    calls = [ScriptedCall("shell", {"command": command})]
+    set_up(tmp_path, [Reply(calls=calls), Reply("I see.")])
+    with (tmp_path / "config.toml").open("a") as file:
+        file.write(ALLOWED)
+    with Served(tmp_path, env={"TENAX_STORE": store_url}) as served:
+        page = served.browser()
+        name = page.new()
+        page.say(name, "go")
+
+        def kinds() -> list[str]:
+            return [each.kind for each in journal_of(store_url, name)]
+
+        wait(lambda: "tool.output" in kinds(), "no output was stored")
+        (before,) = [
+            row
+            for row in rows_of(journal_of(store_url, name)).rows
+            if row.kind == "tool"
+        ]
+        assert (before.state, before.text) == ("running", "seen before\nand this\n")
+        served.kill_server()
+        wait(lambda: kinds().count("run.finished") == 2, "it was not gone on with")
+    events = journal_of(store_url, name)
+    (after,) = [row for row in rows_of(events).rows if row.kind == "tool"]
+    assert after.state == "unknown"
+    assert before.text in after.text
+    with tenax.open(store_url, user=LOCAL_USER) as journal:
+        assert "tool.output" not in kinds(), "replaced output is dropped"
+        assert verify(journal).ok

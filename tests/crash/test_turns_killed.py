@@ -45,9 +45,13 @@ pytestmark = pytest.mark.crash
 
 LOOK = "let me look that up first and think about it"
 ANSWER = "the file says nothing of the kind"
+THOUGHT = "where would that be said? perhaps in the file"
 SCRIPT = [
     Reply(
-        words=LOOK, pause=0.015, calls=[ScriptedCall("read_file", {"path": "a.txt"})]
+        words=LOOK,
+        thoughts=THOUGHT,
+        pause=0.015,
+        calls=[ScriptedCall("read_file", {"path": "a.txt"})],
     ),
     Reply(words=ANSWER, pause=0.015),
 ]
@@ -56,6 +60,8 @@ PHASES = [
     ("run.started", 1),
     ("context.opened", 1),
     ("model.requested", 1),
+    ("reply.thought", 1),
+    ("reply.thought", 2),
     ("reply.delta", 1),
     ("reply.delta", 3),
     ("message.assistant", 1),
@@ -92,9 +98,10 @@ def check(
     rows = rows_of(after).rows
     texts = [row.text for row in rows if row.kind == "assistant"]
     for row in rows_of(before).rows:
-        if row.kind == "assistant" and row.text:
+        if row.kind == "assistant":
             (same,) = [each for each in rows if each.id == row.id]
             assert same.text.startswith(row.text)
+            assert same.thought.startswith(row.thought)
             assert same.state in {"", "cut", "earlier"}
     for line in filter(None, shown.splitlines()):
         assert any(text.startswith(line) for text in texts), (

@@ -11,6 +11,7 @@ import pytest
 
 from tenax.memory import MemoryProvider
 from tenax.web.app import endpoints
+from tools.pictures import BYTES_MAX, shown_pictures
 from tools.reference import (
     CONFIGURATION,
     MODULES,
@@ -79,6 +80,14 @@ def test_every_link_between_pages_leads_somewhere(reference: dict[str, str]) -> 
         targets = {(page.parent / link).resolve() for link in links}
         missing = {target for target in targets - generated if not target.exists()}
         assert not missing, page
+
+
+def test_every_picture_is_shown_and_small() -> None:
+    """Run `python -m tools.pictures` after a change of the page or of the pictures that a document shows."""
+    files = {file.stem: file for file in (DOCS / "img").glob("*.png")}
+    assert set(files) == shown_pictures()
+    for file in files.values():
+        assert file.stat().st_size <= BYTES_MAX, file
 
 
 def test_every_decision_is_in_the_list() -> None:

@@ -285,6 +285,9 @@ async def _conversation(journal: Journal, name: str) -> dict[str, Any]:
     summary["stretch"] = summary.pop("segment")
     # It stands with the head, too; older expectations have it only there.
     del summary["revision"]
+    # Older expectations have no choices, no read marks and no state.
+    for later in ("state", "model", "mode", "project", "read", "unread"):
+        del summary[later]
     # The frozen expectations name a segment by its stored name.
     described = {**msgspec.structs.asdict(head), "digest": head.digest.hex()}
     described["stretch"] = described.pop("segment")
@@ -333,10 +336,12 @@ def rows_of(events: list[Recorded]) -> list[dict[str, Any]]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """A row without its key: its order counts, not the numbers that make it."""
-    found = msgspec.to_builtins(row)
-    del found["key"]
-    return found  # type: ignore[no-any-return]
+    """A row without its key, because its order counts and not the numbers that make it, and without durations, which the
+    versions that wrote the expectations did not have.
+    """
+    found: dict[str, Any] = msgspec.to_builtins(row)
+    later = ("key", "started", "seconds", "thought_seconds")
+    return {name: value for name, value in found.items() if name not in later}
 
 
 # -- a store that is used --------------------------------------------------------------------------------------

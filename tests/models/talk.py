@@ -61,7 +61,7 @@ def said(role: Any, *parts: Any) -> Message:
 def ask(model: Model, *messages: Message, prompt: str = "", **more: Any) -> bytes:
     """A request of these messages, or of one that says hello."""
     rows = [model.message(message) for message in messages or [said("user", "Hello")]]
-    return model.body(prompt, more.pop("tools", ()), rows, more)
+    return model.body(prompt, more.pop("tools", ()), rows, {**model.parameters, **more})
 
 
 @dataclass

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tenax.clock import Timing
-from tenax.config import Secret
+from tenax.config import ModelSettings, Secret
 from tenax.errors import ConfigError
 from tenax.events import Usage
 from tenax.models import Beat, Reply, ScriptedCall, Words, connect
@@ -490,3 +490,34 @@ def test_a_key_that_is_missing_is_told_when_a_model_is_needed() -> None:
     )
     with pytest.raises(ConfigError, match="variable NOPE"):
         connect(missing)
+
+
+def test_the_parameters_of_the_settings_are_in_the_request() -> None:
+    """Each provider has its own names, and gets nothing that was not set."""
+    wanted: Any = {"max_tokens": 99, "temperature": 0.5, "effort": "low"}
+    known = {"model", "stream", "stream_options", "messages"}
+    expected = {
+        ("openai", "http://127.0.0.1:9/v1"): {
+            "max_tokens": 99,
+            "temperature": 0.5,
+            "reasoning_effort": "low",
+        },
+        ("openai", "https://api.openai.com/v1"): {
+            "max_completion_tokens": 99,
+            "temperature": 0.5,
+            "reasoning_effort": "low",
+        },
+        ("anthropic", "http://127.0.0.1:9"): {
+            "max_tokens": 99,
+            "temperature": 0.5,
+            "output_config": {"effort": "low"},
+        },
+    }
+    for (api, url), parameters in expected.items():
+        plain = ModelSettings(api=api, url=url, name="m")  # type: ignore[arg-type]
+        asked = msgspec.structs.replace(plain, **wanted)
+        body = json.loads(ask(connect(asked)))
+        assert {name: body[name] for name in body if name not in known} == parameters
+        body = json.loads(ask(connect(plain)))
+        default = {"max_tokens": 8192} if api == "anthropic" else {}
+        assert {name: body[name] for name in body if name not in known} == default

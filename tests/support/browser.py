@@ -27,6 +27,7 @@ from playwright.sync_api import (
     Locator,
     Page,
     Playwright,
+    Request,
     WebError,
     expect,
 )
@@ -40,6 +41,7 @@ from tests.support.served import Page as Client
 __all__ = [
     "FLAGS",
     "SECONDS",
+    "AnyBrowser",
     "Beside",
     "Chromium",
     "Pace",
@@ -83,6 +85,33 @@ new MutationObserver(() => {
   document.documentElement.dataset.said = window.__said.join('|');
 }).observe(document, { subtree: true, childList: true, characterData: true });
 """
+
+# Load all that is above, then scroll from the start to the end and note every row: only those near the screen are in the document.
+_READ_ALL: Final = """async () => {
+  const box = document.querySelector('.transcript');
+  const frames = async () => { for (let n = 0; n < 2; n++) await new Promise(requestAnimationFrame); };
+  const above = () => [...document.querySelectorAll('button')].find((each) => each.textContent === 'Show earlier messages');
+  for (let n = 0; n < 6000 && above(); n++) {
+    above().click();
+    await frames();
+  }
+  const rows = new Map();
+  const note = () => {
+    for (const row of document.querySelectorAll('.transcript [data-row]')) {
+      const text = row.querySelector('.text')?.textContent.trim() ?? '';
+      rows.set(row.dataset.row, [row.dataset.kind, text, row.dataset.state]);
+    }
+  };
+  box.scrollTop = 0;
+  for (let n = 0; n < 6000; n++) {
+    await frames();
+    note();
+    const before = box.scrollTop;
+    box.scrollTop += box.clientHeight * 0.8;
+    if (box.scrollTop === before) break;
+  }
+  return [...rows.values()];
+}"""
 
 expect.set_options(timeout=SECONDS * 1000)
 
@@ -137,7 +166,7 @@ def launched(playwright: Playwright) -> Iterator[Chromium]:
         browser.close()
 
 
-class Chromium:
+class AnyBrowser:
     """Gives windows: each with cookies and storage of its own."""
 
     def __init__(self, browser: Browser) -> None:
@@ -157,6 +186,10 @@ class Chromium:
             context.close()
 
 
+class Chromium(AnyBrowser):
+    """The browser of nearly all tests."""
+
+
 class Window:
     """One person's browser."""
 
@@ -171,6 +204,7 @@ class Window:
         context.on("weberror", self._weberror)
         context.on("dialog", self._dialog)
         context.on("request", lambda request: self.requests.append(request.url))
+        context.on("requestfailed", self._failed)
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
@@ -179,6 +213,11 @@ class Window:
     def _dialog(self, dialog: Dialog) -> None:
         self.errors.append(f"dialog: {dialog.message}")
         dialog.dismiss()
+
+    def _failed(self, request: Request) -> None:
+        # The policy of a document stopped the request before it left the browser.
+        if request.failure == "csp":
+            self.requests.remove(request.url)
 
     def _weberror(self, error: WebError) -> None:
         self.errors.append(f"exception: {error.error}")
@@ -276,12 +315,23 @@ class Tab:
             wanted += f"[data-state='{state}']"
         return self.page.locator(wanted)
 
+    def unfold(self) -> None:
+        """Open the folded work of the finished turns."""
+        expect(self.page.locator(".work").first).to_be_visible()
+        for work in self.page.locator(".work:not([open]) > summary").all():
+            work.click()
+
     def texts(self, kind: str) -> list[str]:
         """What rows of this kind say, trimmed."""
         return [
             text.strip()
             for text in self.rows(kind).locator(".text").all_text_contents()
         ]
+
+    def read_all(self) -> list[tuple[str, str, str]]:
+        """Kind, text and state of every row of the conversation, as a person sees them who scrolls through it."""
+        rows: list[list[str]] = self.page.evaluate(_READ_ALL)
+        return [(kind, text, state) for kind, text, state in rows]
 
     def shows(self, words: str) -> None:
         """Wait for these words in an answer."""

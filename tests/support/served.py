@@ -338,10 +338,11 @@ class Stream:
                         rows[change["row"]["id"]] = change["row"]
                     case "grow":
                         row = rows[change["id"]]
-                        assert len(row.get("text", "")) == change["offset"], (
+                        field = change.get("field", "text")
+                        assert len(row.get(field, "")) == change["offset"], (
                             "a hole, or a repeat"
                         )
-                        row["text"] = row.get("text", "") + change["text"]
+                        row[field] = row.get(field, "") + change["text"]
                     case "drop":
                         rows.pop(change["id"], None)
         elif kind == "list":

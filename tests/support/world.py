@@ -16,10 +16,12 @@ import apsw
 import psycopg
 
 from tenax.events import (
+    ApprovalAsked,
     ContextCompacted,
     ContextSummarised,
     ConversationArchived,
     ConversationCleared,
+    ConversationConfigured,
     ConversationOpened,
     ConversationPinned,
     ConversationRestored,
@@ -151,6 +153,7 @@ def _talk(world: World) -> None:
     summary = say("summary", ContextSummarised([Text("they talked about a cat")], kept))
     say("compacted", ContextCompacted("s_talk", "s_talk_2", summary, kept, summary))
     say("pinned", ConversationPinned(pinned=True))
+    say("configured", ConversationConfigured("large", "plan", "p_1"))
     _run(world, "r_3", "a secret question", "a secret answer")
     world.journal.erase(
         world.talk,
@@ -262,6 +265,7 @@ def _end_of_talk(world: World) -> None:
     asked = world.say("open question", words("still there?", ask=True))
     world.say("waiting", words("hello?", ask=True))
     world.say("open run", RunStarted([asked]), run="r_4")
+    world.say("asks", ApprovalAsked(asked, "call-2", "shell", "{}"), run="r_4")
     for offset, letter in enumerate("yes"):
         world.say("last delta", ReplyDelta(asked, offset, letter))
 

@@ -118,13 +118,13 @@ async def test_a_question_takes_words_and_an_approval_takes_none(local: Config) 
             assert bool(question.conversation) is (question.call == approval.call)
             assert bool(question.always) is (question.call == approval.call)
         for answer in ("once", "conversation", "always"):
-            with pytest.raises(InvalidInput, match="answered with words"):
+            with pytest.raises(InvalidInput, match="question has words"):
                 await runtime.answer(name, ask.message, ask.call, answer)
-            with pytest.raises(InvalidInput, match="answered with words"):
+            with pytest.raises(InvalidInput, match="question has words"):
                 await runtime.answer(
                     name, approval.message, approval.call, answer, words="Red"
                 )
-        with pytest.raises(InvalidInput, match="answered with words"):
+        with pytest.raises(InvalidInput, match="question has words"):
             await runtime.answer(name, ask.message, ask.call, "once", words="x" * 4001)
         with pytest.raises(InvalidInput, match="no text"):
             await runtime.answer(name, ask.message, ask.call, "once", words="a\0b")

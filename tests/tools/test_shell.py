@@ -931,3 +931,52 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
         "SC_PAGE_SIZE"
     )
+
+
+async def test_a_running_command_shows_its_output_without_half_of_a_secret(
+    folder: Path,
+) -> None:
+    """A secret may arrive in two pieces: nothing of it is shown before it is known to be none."""
+    gate = Gate([Shell(Sandbox(), REDACT)], redact=REDACT)
+    go_on = folder / "go_on"
+    command = (
+        f"printf 'begin {KEY[:7]}'; touch half; until [ -e go_on ]; do sleep 0.01; done; "
+        f"printf '{KEY[7:]} hunter2 end'; touch whole; until [ -e end ]; do sleep 0.01; done"
+    )
+    call = Call("", "c", 1, "k", folder)
+    arguments = msgspec.json.encode({"command": command}).decode()
+    asks = gate.weigh("shell", arguments, call, allowed=())
+    assert isinstance(asks, Asks)
+    permit = gate.approve(asks, arguments)
+    assert isinstance(permit, Allowed)
+    assert gate.output_of(permit) == ""
+    performing = asyncio.create_task(gate.perform(permit, approved_arguments=arguments))
+    await until(lambda: gate.output_of(permit) == "begin ")
+    await until((folder / "half").exists)
+    assert gate.output_of(permit) == "begin "
+    go_on.touch()
+    await until(lambda: gate.output_of(permit) == "begin [secret] [secret] end")
+    (folder / "end").touch()
+    assert (await performing).text.startswith("begin [secret] [secret] end")
+
+
+async def test_the_shown_output_of_a_loud_command_is_short_and_begins_the_same(
+    folder: Path,
+) -> None:
+    """The beginning stays, and the end follows the command."""
+    gate = Gate([Shell(Sandbox(), REDACT)], redact=REDACT)
+    command = "seq 200000; echo last line; until [ -e end ]; do sleep 0.01; done"
+    call = Call("", "c", 1, "k", folder)
+    arguments = msgspec.json.encode({"command": command}).decode()
+    asks = gate.weigh("shell", arguments, call, allowed=())
+    assert isinstance(asks, Asks)
+    permit = gate.approve(asks, arguments)
+    assert isinstance(permit, Allowed)
+    performing = asyncio.create_task(gate.perform(permit, approved_arguments=arguments))
+    await until(lambda: "last line" in gate.output_of(permit))
+    shown = gate.output_of(permit)
+    assert len(shown) < 11_000
+    assert shown.startswith("1\n2\n3\n")
+    assert shown.endswith("199999\n200000\nlast line\n")
+    (folder / "end").touch()
+    await performing

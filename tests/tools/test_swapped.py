@@ -112,7 +112,7 @@ async def test_a_skill_and_a_snapshot_hold_nothing_from_outside(
                 said.append(
                     await ReadSkill(Skills(folder, None)).run(
                         ReadSkillArgs("way", "file"),
-                        None,  # type: ignore[arg-type]
+                        Call("ada", "c_1", 1, "call", folder),
                     )
                 )
             except ToolFailed as error:

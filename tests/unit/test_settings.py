@@ -14,7 +14,7 @@ import pytest
 
 from tenax.clock import Timing
 from tenax.config import load
-from tenax.config.rules import Rule, escape_pattern, propose_patterns
+from tenax.config.rules import Rule, escape_pattern, propose
 from tenax.config.write import Rules, add_model, add_rule, choose_model, remove_rule
 from tenax.errors import ConfigError, InvalidInput
 
@@ -421,11 +421,17 @@ def test_an_exact_pattern_fits_its_text_and_no_other(touches: str) -> None:
 
 def test_what_is_proposed_for_a_call() -> None:
     """The very thing; of a file also its folder; nothing where the line hides or is too long to be read."""
-    assert propose_patterns("a[1]/b*/c.txt", paths=True) == [
-        "a[[]1]/b[*]/c.txt",
-        "a[[]1]/b[*]/*",
-    ]
-    assert propose_patterns("rm -r a/b", paths=False) == ["rm -r a/b"]
-    assert propose_patterns("top.txt", paths=True) == ["top.txt"]
+    assert propose("a[1]/b*/c.txt", paths=True) == {
+        "a[[]1]/b[*]/c.txt": "",
+        "a[[]1]/b[*]/*.txt": "every .txt file in a[1]/b* and below",
+        "a[[]1]/b[*]/*": "every file in a[1]/b* and below",
+    }
+    assert propose("rm -r a/b", paths=False) == {"rm -r a/b": ""}
+    assert propose("top.txt", paths=True) == {
+        "top.txt": "",
+        "*.txt": "every .txt file in this folder and below",
+    }
+    assert list(propose("n/.env", paths=True)) == ["n/.env", "n/*"]
+    assert list(propose("Makefile", paths=True)) == ["Makefile"]
     for none in ("", " ", "a\ufffdb", "x" * 5000):
-        assert propose_patterns(none, paths=True) == []
+        assert propose(none, paths=True) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -340,3 +341,37 @@ def test_a_new_link_signs_in_the_browser_of_a_damaged_row(
         browser.http.close()
     finally:
         damage(store, "delete from devices where owner = 'lutz'")
+
+
+def test_a_page_makes_a_link_for_another_browser(shared: Served) -> None:
+    """The link is of the same user, works once, and ends with "sign out everywhere"."""
+    page = shared.browser(shared.tenax("link", "--user", "emil").stdout.strip())
+    code = page.post("/devices/links")["code"]
+    other = shared.browser(f"{shared.url}/link#code={code}")
+    assert len(other.get("/devices")["devices"]) == 2
+    used = page.http.post("/api/sign-in", json={"code": code, "known": "somebody"})
+    assert used.json().get("key", "") == ""
+    unused = page.post("/devices/links")["code"]
+    assert page.http.delete("/api/devices").status_code == 204
+    with pytest.raises(AssertionError):
+        shared.browser(f"{shared.url}/link#code={unused}")
+    assert is_out(page)
+    assert page.http.post("/api/devices/links").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", r""),
+        ("localhost", r""),
+        ("0.0.0.0", r"(http://(?!127\.)[0-9.]+:PORT)?"),  # empty without a network
+    ],
+)
+def test_the_address_for_other_machines_is_told(
+    tmp_path: Path, host: str, address: str
+) -> None:
+    with Served(tmp_path, env={"TENAX_HOST": host}) as served:
+        port = served.url.rpartition(":")[2]
+        served.url = f"http://127.0.0.1:{port}"
+        told = served.browser().get("/devices")["address"]
+    assert re.fullmatch(address.replace("PORT", port), told)

@@ -30,7 +30,10 @@ def test_always_allows_from_now_on(asking: Served) -> None:
         row = question(stream, name)
         (found,) = page.get(f"/conversations/{name}/approvals")["questions"]
         assert f"{found['message']}:{found['call']}" == row["id"]
-        assert found["conversation"] == found["always"] == ["a/note.txt", "a/*"]
+        patterns = ["a/note.txt", "a/*.txt", "a/*"]
+        assert found["conversation"] == found["always"] == patterns
+        assert found["diff"].startswith("--- a/note.txt\n+++ a/note.txt\n@@ -0,0 ")
+        assert found["badge"] == "changes a file"
         answer = {
             "message": found["message"],
             "call": found["call"],
@@ -119,3 +122,23 @@ def test_what_others_answer_makes_no_rule(asking: Served) -> None:
     )
     assert owner.get("/rules")["rules"] == []
     assert len(berta.get(f"/conversations/{name}/approvals")["questions"]) == 1
+
+
+def test_a_denial_with_a_reason_and_an_answer_to_all(asking: Served) -> None:
+    """The reason has a limit. An answer to all needs an approval that waits."""
+    page = asking.browser()
+    name = page.new()
+    page.say(name, "Write it down.")
+    path = f"/conversations/{name}/approvals"
+    with page.stream(f"-~{name}:") as stream:
+        question(stream, name)
+        (found,) = page.get(path)["questions"]
+        every = {"message": found["message"], "answer": "no"}
+        page.post(f"{path}/all", {**every, "why": "x" * 2001}, status=400)
+        page.post(f"{path}/all", {**every, "answer": "always"}, status=400)
+        page.post(f"{path}/all", {**every, "message": 1}, status=409)
+        page.post(f"{path}/all", {**every, "why": "Not there."}, status=202)
+        stream.read_until(name, says("Thank you."))
+        (call,) = [row for row in stream.rows[name].values() if row["kind"] == "tool"]
+        assert call["text"] == "The person said no, and why: Not there."
+    page.post(f"{path}/all", every, status=409)

@@ -20,8 +20,11 @@ BODIES: dict[str, object] = {
     "change_conversation": {"title": "mine now"},
     "undo": {},
     "restore": {"of": 1},
+    "mark_read": {"seq": 1},
+    "change_project": {"name": "mine now"},
     "fork": {},
     "answer_approval": {"message": 1, "call": "c", "answer": "once"},
+    "answer_all_approvals": {"message": 1, "answer": "once"},
     "open_conversation": {"leaving": "{id}"},
     "change_memory": {"was": 1, "text": "mine now"},
     "undo_memory": {"was": 1},
@@ -59,6 +62,8 @@ def test_no_endpoint_shows_or_changes_anothers_conversation(
         body = {"leaving": name}
     if "was" in each.in_query:  # type: ignore[attr-defined]
         path += "?was=1"
+    if "path" in each.in_query:  # type: ignore[attr-defined]
+        path += "?path=a.txt"
     answer = berta.http.request(
         each.method,  # type: ignore[attr-defined]
         path,

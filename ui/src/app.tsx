@@ -1,55 +1,49 @@
 // The frame of the page: the current screen, the banner, toasts and global keyboard shortcuts.
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
+import { showKeys } from "./commands";
 import { Composer, fill } from "./composer";
 import { dialog, Dialogs } from "./dialogs";
+import { Icon, IconButton, type IconName } from "./icon";
+import { lazy } from "./lazy";
 import { focusSearch, Sidebar } from "./list";
-import { MemoryScreen } from "./memorypage";
 import { Menu } from "./menu";
 import { ModelPicker } from "./models";
 import { UnsentRow } from "./row";
-import { SetupScreen } from "./setup";
+import { isSelecting, leaveSelection } from "./selection";
+import { WelcomeScreen } from "./setup";
 import { LinkCommand } from "./signin";
 import {
-  banner,
-  current,
-  denied,
-  deniedWhy,
-  dismiss,
-  drawer,
-  fetchListed,
-  follow,
-  lacks,
-  listReady,
-  loadSetup,
-  pathOf,
-  route,
-  setup,
-  titleOf,
-  toasts,
-  view,
-  wasPulled,
+  banner, connection, current, denied, deniedWhy, dismiss, drawer, fetchListed, finding, fold, folded, follow, lacks, listReady, loadSetup, outlined,
+  panel, palette, pathOf, route, setup, titleOf, toasts, view, wasPulled, type View,
 } from "./state";
+import { t, type TextKey } from "./text";
 import { Transcript, unsentOf } from "./transcript";
 import { lacksWords, visible } from "./words";
 
 function keys(event: KeyboardEvent): void {
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
     event.preventDefault();
+    palette.value = palette.value === null ? "" : null;
+  } else if ((event.ctrlKey || event.metaKey) && event.shiftKey && event.key.toLowerCase() === "f" && view.value !== null) {
+    event.preventDefault();
+    if (finding.value) document.querySelector<HTMLInputElement>(".find input")?.focus();
+    finding.value = true;
+  } else if (event.key === "Escape" && isSelecting.value && !isTyping(event.target)) leaveSelection();
+  else if (event.key === "Escape" && drawer.value) drawer.value = false;
+  else if (isTyping(event.target) || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]") !== null) return;
+  else if (event.key === "?") showKeys();
+  else if (event.key === "/") {
+    event.preventDefault();
+    fold(false);
     focusSearch();
-  } else if (event.key === "Escape" && drawer.value) drawer.value = false;
-  else if (event.key === "?" && !isTyping(event.target)) dialog.value = { kind: "text", title: "Keyboard shortcuts", text: SHORTCUTS };
+  }
 }
 
+const LazyPalette = lazy(() => import("./palette").then(({ Palette }) => Palette), () => (palette.value = null));
 const isTyping = (target: EventTarget | null): boolean => target instanceof HTMLElement && target.closest("input, textarea, [contenteditable]") !== null;
-
-const SHORTCUTS = `Ctrl+K or Cmd+K   search
-Enter             send, or queue while an answer is being written
-Shift+Enter       new line
-Esc               stop the answer
-Up                edit your last message (in an empty composer)
-1, 2, 3           answer an approval: allow once, always, deny
-?                 this list`;
+const Memory = lazy(async () => (await import("./memorypage")).MemoryScreen);
+const Settings = lazy(async () => (await import("./settings/page")).SettingsScreen);
 
 export function App() {
   useEffect(() => {
@@ -58,103 +52,77 @@ export function App() {
   }, []);
   if (denied.value) return <NeedsLink />;
   const { screen, conversation } = route.value;
-  const first = screen !== "memory" && conversation === null && setup.value !== null && setup.value.model === null;
-  return (
-    <div class={drawer.value ? "app open" : "app"}>
-      <Banner />
-      <Sidebar />
-      {drawer.value && <div class="shade" onClick={() => (drawer.value = false)} />}
-      <div class="content">
-        {screen === "conversation" && !first ? <Conversation /> : <WithDrawer>{screen === "memory" ? <MemoryScreen /> : <SetupScreen />}</WithDrawer>}
-      </div>
-      <Toasts />
-      {dialog.value !== null && <Dialogs />}
+  const first = (screen === "setup" || (screen === "conversation" && conversation === null)) && setup.value !== null && setup.value.model === null;
+  return <div class={`app${drawer.value ? " open" : ""}${folded.value ? " folded" : ""}`}>
+    <Banner />
+    <Sidebar />
+    {drawer.value && <div class="shade" onClick={() => (drawer.value = false)} />}
+    <div class="content">
+      {screen === "conversation" && !first ? <WithPanel /> : <WithDrawer>{first ? <WelcomeScreen /> : screen === "memory" ? <Memory /> : <Settings />}</WithDrawer>}
     </div>
-  );
+    <Toasts />
+    {dialog.value !== null && <Dialogs />}
+    {palette.value !== null && <LazyPalette />}
+  </div>;
 }
 
-const DrawerButton = () => (
-  <button
-    type="button"
-    class="drawer"
-    aria-label="Conversations"
-    aria-expanded={drawer.value}
-    aria-controls="list"
+const WIDE = matchMedia("(min-width: 761px)");
+
+/** Shows the sidebar: on a phone as a drawer, on a wide screen if it is folded. */
+const DrawerButton = () =>
+  <button type="button" class="quiet icon drawer" aria-label={t("list.title")} aria-expanded={drawer.value} aria-controls="list"
     onClick={() => {
-      drawer.value = !drawer.value;
+      if (WIDE.matches) fold(false);
+      else drawer.value = !drawer.value;
     }}
   >
-    <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true">
-      <path d="M3 5h14M3 10h14M3 15h9" stroke="currentColor" stroke-width="1.8" stroke-linecap="round" />
-    </svg>
-  </button>
-);
+    <Icon name="panel" />
+  </button>;
 
-const WithDrawer = ({ children }: { children: ComponentChildren }) => (
-  <>
-    <div class="top only-phone">
-      <DrawerButton />
-    </div>
-    {children}
-  </>
-);
+const WithDrawer = ({ children }: { children: ComponentChildren }) => <><div class="top only-phone"><DrawerButton /></div>{children}</>;
 
 function Banner() {
   const state = banner.value;
-  const said = {
-    live: "",
-    lost: wasPulled.value ? "The server was killed. Your work is saved." : "Reconnecting… Your work is saved.",
-    back: "Reconnected.",
-  }[state];
+  const said = { live: "", lost: t(wasPulled.value ? "banner.killed" : "banner.lost"), back: t("banner.back") }[state];
   const put = state === "lost" ? null : lacks.value;
-  return (
-    <div class="banner" role="status" data-connection={put === null ? state : "incomplete"}>
-      {put === null ? said : lacksWords(put)}
-    </div>
-  );
+  return <div class="banner" role="status" data-connection={put === null ? state : "incomplete"}>{put === null ? said : lacksWords(put)}</div>;
 }
 
 function Toasts() {
-  return (
-    <div class="toasts" role="status">
-      {toasts.value.map((toast) => (
-        <div key={toast.id} class={toast.bad ? "toast bad" : "toast"}>
-          <span>{toast.text}</span>
-          {toast.action !== undefined && (
-            <button
-              type="button"
-              onClick={() => {
-                dismiss(toast.id);
-                toast.action?.run();
-              }}
-            >
-              {toast.action.label}
-            </button>
-          )}
-          <button type="button" class="quiet" aria-label="Dismiss" onClick={() => dismiss(toast.id)}>
-            ×
-          </button>
-        </div>
-      ))}
-    </div>
-  );
+  return <div class="toasts" role="status">
+    {toasts.value.map((toast) => <div key={toast.id} class={toast.bad ? "toast bad" : "toast"}>
+      <span>{toast.text}</span>
+      {toast.action !== undefined && <button type="button"
+        onClick={() => {
+          dismiss(toast.id);
+          toast.action?.run();
+        }}
+      >
+        {toast.action.label}
+      </button>}
+      <IconButton icon="close" name={t("common.dismiss")} act={() => dismiss(toast.id)} />
+    </div>)}
+  </div>;
 }
 
 function NeedsLink() {
-  return (
-    <main class="setup">
-      <div class="page">
-        <h1>Sign in</h1>
-        {deniedWhy.value !== "" && <p>{deniedWhy.value}</p>}
-        <LinkCommand />
-        <p>
-          <button type="button" onClick={() => void loadSetup()}>
-            Reload
-          </button>
-        </p>
-      </div>
-    </main>
-  );
+  return <main class="setup">
+    <div class="page">
+      <h1>{t("signin.title")}</h1>
+      {deniedWhy.value !== "" && <p>{deniedWhy.value}</p>}
+      <LinkCommand />
+      <p><button type="button" onClick={() => void loadSetup()}>{t("common.reload")}</button></p>
+    </div>
+  </main>;
+}
+
+const FilesPanel = lazy(() => import("./files").then((files) => files.FilesPanel), () => (panel.value = false));
+
+/** The conversation, and beside it the panel with its files. */
+function WithPanel() {
+  const open = view.value;
+  if (!panel.value || open === null || open.gone.value) return <Conversation />;
+  return <div class="with-panel"><Conversation /><FilesPanel view={open} /></div>;
 }
 
 function Conversation() {
@@ -163,91 +131,62 @@ function Conversation() {
   useEffect(() => {
     if (id !== null && open?.gone.value !== true && listReady.value && current.value === undefined) void fetchListed(id);
   }, [id, listReady.value, current.value === undefined]);
-  const title = id === null ? "New conversation" : visible(titleOf(current.value));
-  return (
-    <main class="conversation">
-      <header class="top">
-        <DrawerButton />
-        <h1 dir="auto" title={title}>
-          {title}
-        </h1>
-        {current.value?.temporary === true && <span class="temporary">Temporary: nothing is added to memory</span>}
-        {current.value?.parent && (
-          <a class="temporary" href={pathOf(current.value.parent)} onClick={follow}>
-            Sub-agent: back to the main conversation
-          </a>
-        )}
-        <ModelPicker />
-        {open !== null && !open.gone.value && <Menu view={open} />}
-      </header>
-      <Stage />
-      {open?.gone.value !== true && <Composer view={open} conversation={id} />}
-    </main>
-  );
+  const title = id === null ? t("conversation.new") : visible(titleOf(current.value));
+  const fresh = open === null ? unsentOf(null, null).length === 0 : !open.gone.value && open.ready.value && isEmpty(open);
+  return <main class={fresh ? "conversation fresh" : "conversation"}>
+    <header class="top">
+      <DrawerButton />
+      <h1 dir="auto" title={title}>{title}</h1>
+      {current.value?.temporary === true && <span class="temporary">{t("header.temporary")}</span>}
+      {current.value?.parent && <a class="temporary" href={pathOf(current.value.parent)} onClick={follow}>{t("header.subagent")}</a>}
+      <ModelPicker />
+      {open?.long.value === true && <IconButton icon="todo" name={t("outline.title")} kind="outlines" act={() => (outlined.value = true)} />}
+      {open !== null && !open.gone.value && <IconButton icon="folder" name={t("files.title")} act={() => (panel.value = !panel.value)} />}
+      {open !== null && !open.gone.value && <Menu view={open} />}
+    </header>
+    <Stage />
+    {open?.gone.value !== true && <Composer view={open} conversation={id} />}
+    {fresh && <Examples />}
+  </main>;
 }
+
+const isEmpty = (open: View): boolean => open.order.value.length === 0 && unsentOf(open.id, open).length === 0;
 
 function Stage() {
   const open = view.value;
   if (open === null) return <Empty />;
   if (open.gone.value) return <Gone />;
-  if (!open.ready.value) return <Loading />;
-  if (open.order.value.length === 0 && unsentOf(open.id, open).length === 0) return <Empty />;
+  if (!open.ready.value) return connection.value === "lost" && unsentOf(open.id, open).length > 0 ? <Empty /> : <Loading />;
+  if (isEmpty(open)) return <Empty />;
   return <Transcript key={open.id} view={open} />;
 }
 
-const Loading = () => (
-  <div class="stage">
-    <p class="status center">Loading…</p>
-  </div>
-);
+const Loading = () =>
+  <div class="stage"><p class="status center">{t(connection.value === "lost" ? "common.reconnecting" : "common.loading")}</p></div>;
 
 function Gone() {
-  return (
-    <div class="stage">
-      <div class="center">
-        <p>This conversation was deleted or does not exist.</p>
-        <a class="button main" href="/" onClick={follow}>
-          New conversation
-        </a>
-      </div>
-    </div>
-  );
+  return <div class="stage">
+    <div class="center"><p>{t("conversation.gone")}</p><a class="button main" href="/" onClick={follow}>{t("conversation.new")}</a></div>
+  </div>;
 }
 
-const TRY = [
-  "Look through the working folder and tell me what is in it.",
-  "Explain with a small example how a hash chain shows that nothing was changed.",
-  "Help me plan tomorrow. Ask me three questions first.",
+const EXAMPLES: [IconName, TextKey][] = [
+  ["folder", "example.folder"],
+  ["run", "example.script"],
+  ["web", "example.page"],
+  ["clock", "example.schedule"],
 ];
+
+const Examples = () => <ul class="tries">
+  {EXAMPLES.map(([icon, key]) => <li key={key}><button type="button" onClick={() => fill(t(key))}><Icon name={icon} />{t(key)}</button></li>)}
+</ul>;
 
 function Empty() {
   const unsent = unsentOf(route.value.conversation, view.value);
-  if (unsent.length > 0)
-    return (
-      <div class="stage">
-        <div class="transcript" tabIndex={0} role="region" aria-label="Transcript">
-          <ol class="rows column">
-            {unsent.map((message) => (
-              <UnsentRow key={message.key} message={message} />
-            ))}
-          </ol>
-        </div>
-      </div>
-    );
-  return (
-    <div class="stage">
-      <div class="center">
-        <h2>What can I help with?</h2>
-        <ul class="tries">
-          {TRY.map((example) => (
-            <li key={example}>
-              <button type="button" onClick={() => fill(example)}>
-                {example}
-              </button>
-            </li>
-          ))}
-        </ul>
-      </div>
+  if (unsent.length > 0) return <div class="stage">
+    <div class="transcript" tabIndex={0} role="region" aria-label={t("transcript.title")}>
+      <ol class="rows column">{unsent.map((message) => <UnsentRow key={message.key} message={message} />)}</ol>
     </div>
-  );
+  </div>;
+  return <div class="stage"><div class="center"><h2>{t("conversation.greeting")}</h2></div></div>;
 }

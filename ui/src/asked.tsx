@@ -1,19 +1,19 @@
 // A question that the model asks the person, and the model's to-do list.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, conversationPath, Problem } from "./api";
+import { call, conversationPath, sentenceOf } from "./api";
 import { keepWords, wordsOf } from "./drafts";
-import { toast, type View } from "./state";
+import { prevented } from "./form";
+import { Icon } from "./icon";
+import { running, toast, type View } from "./state";
+import { t } from "./text";
 import type { Row } from "./types";
 import { parseArguments, visible } from "./words";
 
 /** For how long after a card appears a click is ignored: it was probably meant for what was there before. */
 const FRESH_MS = 700;
-
 /** The button on which the present series of clicks began, unless a click of the series has answered. */
 let begunOn: EventTarget | null = null;
-const beginSeries = ({ detail }: MouseEvent) => {
-  if (detail === 1) begunOn = null;
-};
+const beginSeries = ({ detail }: MouseEvent) => { if (detail === 1) begunOn = null; };
 window.addEventListener("click", beginSeries, true); // in the capture phase: before the button gets the click
 
 /**
@@ -44,7 +44,7 @@ export function useFresh(): () => boolean {
   return () => performance.now() - shown.current < FRESH_MS;
 }
 
-const composer = () => document.querySelector<HTMLTextAreaElement>("textarea[aria-label=Message]");
+const composer = () => document.querySelector<HTMLTextAreaElement>(".composer textarea");
 
 /**
  * Give a new card the focus, so that its keys work, unless the person is writing or works elsewhere. The card itself gets it, not a
@@ -78,16 +78,16 @@ export function useAnswer(view: View, row: Row) {
     },
     [],
   );
-  const answer = async (given: string, more: { pattern?: string; words?: string } = {}) => {
+  const answer = async (given: string, more: { pattern?: string; words?: string; why?: string } = {}) => {
     setBusy(true);
     problem.current = "";
     const colon = row.id.indexOf(":");
     const body = { message: Number(row.id.slice(0, colon)), call: row.id.slice(colon + 1), answer: given, ...more };
     try {
       await call("POST", conversationPath(view.id, "/approvals"), body);
-      setSaid("Sent.");
+      setSaid(t("question.sent"));
     } catch (error) {
-      problem.current = error instanceof Problem ? error.sentence : "Something went wrong.";
+      problem.current = sentenceOf(error);
       if (gone.current) toast(problem.current, undefined, true);
       setSaid(problem.current);
       setBusy(false);
@@ -114,53 +114,48 @@ export function Asked({ view, row }: { view: View; row: Row }) {
     keepWords(place, "");
     void answer(given, said === undefined ? {} : { words: said });
   };
-  const send = (event: Event) => {
-    event.preventDefault();
-    if (words.trim() !== "") say("once", words);
-  };
-  return (
-    <section class="approval asked" aria-label="A question for you">
-      <h2 dir="auto">{visible(row.touches ?? "")}</h2>
-      <div class="choices">
-        {entries(row, "choices").map((choice) => (
-          <button key={String(choice)} type="button" dir="auto" disabled={busy} {...meant(() => say("once", String(choice)))}>
-            {visible(String(choice))}
-          </button>
-        ))}
-      </div>
-      <form class="choices" onSubmit={send}>
-        <input value={words} maxLength={4000} placeholder="Or type your own answer" aria-label="Your own answer" dir="auto" onInput={(event) => write(event.currentTarget.value)} />
-        <button type="submit" disabled={busy || words.trim() === ""}>
-          Answer
-        </button>
-        <button type="button" class="quiet" disabled={busy} {...meant(() => say("no"))}>
-          Skip
-        </button>
-      </form>
-      <p class="meta" role="status">
-        {said}
-      </p>
-    </section>
-  );
+  return <section class="approval asked" aria-label={t("question.title")}>
+    <h2 dir="auto">{visible(row.touches ?? "")}</h2>
+    <div class="choices">
+      {entries(row, "choices").map((choice) =>
+        <button key={String(choice)} type="button" dir="auto" disabled={busy} {...meant(() => say("once", String(choice)))}>
+          {visible(String(choice))}
+        </button>)}
+    </div>
+    <form class="choices" onSubmit={prevented(() => words.trim() !== "" && say("once", words))}>
+      <input value={words} maxLength={4000} placeholder={t("question.own_hint")} aria-label={t("question.own")} dir="auto" onInput={(event) => write(event.currentTarget.value)} />
+      <button type="submit" disabled={busy || words.trim() === ""}>{t("question.answer")}</button>
+      <button type="button" class="quiet" disabled={busy} {...meant(() => say("no"))}>{t("question.skip")}</button>
+    </form>
+    <p class="meta" role="status">{said}</p>
+  </section>;
 }
 
-/** A to-do list. The newest one is open; earlier ones are folded. */
-export function Todo({ view, row }: { view: View; row: Row }) {
-  const all = entries(row, "entries") as { text?: unknown; state?: unknown }[];
-  return (
-    <details class="tool" open={view.todo.value === row.id}>
-      <summary>
-        <span class="sign" aria-hidden="true" />
-        <span class="verb">To do:</span> {all.filter((entry) => entry?.state === "done").length} of {all.length} done
-      </summary>
-      <ul class="todo">
-        {all.map((entry, n) => (
-          <li key={n} data-done={entry?.state}>
-            <span class="hidden">{entry?.state === "done" ? "Done: " : entry?.state === "doing" ? "In progress: " : "Open: "}</span>
-            <span dir="auto">{visible(String(entry?.text ?? ""))}</span>
-          </li>
-        ))}
-      </ul>
-    </details>
-  );
+type Entry = { text?: unknown; state?: unknown };
+const isDone = (entry: Entry): boolean => entry?.state === "done";
+
+const TodoEntries = ({ all }: { all: Entry[] }) => <ul class="todo">
+  {all.map((entry, n) => <li key={n} data-done={entry?.state}>
+    <span class="hidden">{t(isDone(entry) ? "todo.done" : entry?.state === "doing" ? "todo.doing" : "todo.open")}</span>
+    <span dir="auto">{visible(String(entry?.text ?? ""))}</span>
+  </li>)}
+</ul>;
+
+const TodoSummary = ({ all }: { all: Entry[] }) => <summary>
+  <span class="sign"><Icon name="todo" /></span>
+  <span class="verb">{t("todo.title")}</span> {t("todo.count", { done: all.filter(isDone).length, all: all.length })}
+</summary>;
+
+/** An update of the to-do list, folded. The present list stands above the composer. */
+export function Todo({ row }: { row: Row }) {
+  const all = entries(row, "entries") as Entry[];
+  return <details class="tool"><TodoSummary all={all} /><TodoEntries all={all} /></details>;
+}
+
+/** The present to-do list, while something is left to do. */
+export function LivingTodo({ view }: { view: View }) {
+  const id = view.todo.value;
+  const all = id === undefined ? [] : (entries(view.row(id).value, "entries") as Entry[]);
+  if (!running.value || all.every(isDone)) return null;
+  return <details class="tool living" open><TodoSummary all={all} /><TodoEntries all={all} /></details>;
 }

@@ -4,20 +4,12 @@
 const held = new Map<string, string>();
 
 export function recall(key: string): string | null {
-  try {
-    return held.get(key) ?? localStorage.getItem(key);
-  } catch {
-    return null;
-  }
+  try { return held.get(key) ?? localStorage.getItem(key); } catch { return null; }
 }
 
 /** All keys with this prefix. */
 export function keysOf(prefix: string): string[] {
-  try {
-    return Object.keys(localStorage).filter((key) => key.startsWith(prefix));
-  } catch {
-    return [];
-  }
+  try { return Object.keys(localStorage).filter((key) => key.startsWith(prefix)); } catch { return []; }
 }
 
 /** The values of all keys with this prefix. */

@@ -2,15 +2,21 @@
 import { effect, signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { prevented } from "./form";
 import { LongText } from "./prose";
 import { route } from "./state";
+import { t } from "./text";
 
-export type Dialog =
+type Dialog =
   | { kind: "text"; title: string; text: string }
   | { kind: "confirm"; title: string; text: string; label: string; run: () => void }
   | { kind: "ask"; title: string; label: string; value: string; run: (value: string) => void };
 
 export const dialog = signal<Dialog | null>(null);
+/** Ask the person before an action. `label` is the name of the button that runs it. */
+export const confirm = (title: string, text: string, label: string, run: () => unknown): void => {
+  dialog.value = { kind: "confirm", title, text, label, run: () => void run() };
+};
 const close = (): void => void (dialog.value = null);
 effect(() => {
   if (route.value) close(); // a dialog about one conversation closes when another one opens
@@ -19,67 +25,41 @@ effect(() => {
 export function Dialogs() {
   const open = dialog.value;
   const element = useRef<HTMLDialogElement>(null);
-  useLayoutEffect(() => {
-    if (open !== null && element.current?.open === false) element.current.showModal();
-  }, [open]);
+  useLayoutEffect(() => { if (open !== null && element.current?.open === false) element.current.showModal(); }, [open]);
   if (open === null) return null;
-  return (
-    <dialog ref={element} class={open.kind} aria-label={open.title} onClose={close}>
-      <h2>{open.title}</h2>
-      {open.kind === "ask" ? (
-        <Ask open={open} />
-      ) : (
-        <>
-          {open.kind === "text" ? <LongText text={open.text} label={open.title} /> : <p>{open.text}</p>}
-          <Choices>
-            {open.kind === "confirm" && (
-              <button
-                type="button"
-                class="danger"
-                onClick={() => {
-                  close();
-                  open.run();
-                }}
-              >
-                {open.label}
-              </button>
-            )}
-          </Choices>
-        </>
-      )}
-    </dialog>
-  );
+  return <dialog ref={element} class={open.kind} aria-label={open.title} onClose={close}>
+    <h2>{open.title}</h2>
+    {open.kind === "ask" ? <Ask open={open} /> : <>
+      {open.kind === "text" ? <LongText text={open.text} label={open.title} /> : <p>{open.text}</p>}
+      <Choices>
+        {open.kind === "confirm" && <button type="button" class="danger"
+          onClick={() => {
+            close();
+            open.run();
+          }}
+        >
+          {open.label}
+        </button>}
+      </Choices>
+    </>}
+  </dialog>;
 }
 
 function Choices({ children }: { children?: ComponentChildren }) {
-  return (
-    <div class="choices end">
-      <button type="button" onClick={close}>
-        {dialog.value?.kind === "text" ? "Close" : "Cancel"}
-      </button>
-      {children}
-    </div>
-  );
+  return <div class="choices end">
+    <button type="button" onClick={close}>{t(dialog.value?.kind === "text" ? "common.close" : "common.cancel")}</button>
+    {children}
+  </div>;
 }
 
 function Ask({ open }: { open: Dialog & { kind: "ask" } }) {
   const [value, setValue] = useState(open.value);
-  const done = (event: Event) => {
-    event.preventDefault();
+  const done = () => {
     close();
     open.run(value.trim());
   };
-  return (
-    <form onSubmit={done}>
-      <label>
-        {open.label}
-        <input value={value} onInput={(event) => setValue(event.currentTarget.value)} autofocus maxLength={200} />
-      </label>
-      <Choices>
-        <button type="submit" class="main">
-          Save
-        </button>
-      </Choices>
-    </form>
-  );
+  return <form onSubmit={prevented(done)}>
+    <label>{open.label}<input value={value} onInput={(event) => setValue(event.currentTarget.value)} autofocus maxLength={200} /></label>
+    <Choices><button type="submit" class="main">{t("common.save")}</button></Choices>
+  </form>;
 }

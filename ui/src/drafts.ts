@@ -5,9 +5,11 @@ import { me } from "./api";
 import { keysOf, recall, remember } from "./browserStorage";
 import type { Attached } from "./types";
 
-/** An attachment of a draft. `sent` is the upload progress from 0 to 1; `file` is lost after a reload. */
-export type Chip = { id: number; name: string; bytes: number; sent: number; attached?: Attached; file?: File; error?: string };
-
+/**
+ * An attachment of a draft. `sent` is the upload progress from 0 to 1; `file` is lost after a reload. `refused` is true if another
+ * attempt cannot succeed. `pasted` is true for a long text that was pasted.
+ */
+export type Chip = { id: number; name: string; bytes: number; sent: number; thumb?: string; attached?: Attached; file?: File; error?: string; refused?: boolean; pasted?: boolean };
 const WORDS = "tenax.draft.";
 const FILES = "tenax.attached.";
 const placeOf = (conversation: string | null): string => `${me() === "" ? "" : `${encodeURIComponent(me())}/`}${conversation ?? "new"}`;
@@ -38,7 +40,7 @@ export class Files {
 
   put(next: Chip[]): void {
     this.chips.value = next;
-    const done = next.flatMap((chip) => chip.attached ?? []);
+    const done = next.flatMap(({ attached, thumb }) => (attached === undefined ? [] : [{ ...attached, ...(thumb !== undefined && { thumb }) }]));
     remember(this.key, done.length === 0 ? "" : JSON.stringify(done));
   }
 
@@ -53,7 +55,6 @@ export class Files {
 let count = 0;
 export const newId = (): number => ++count;
 export const chipOf = (attached: Attached): Chip => ({ ...attached, id: newId(), sent: 1, attached });
-
 const known = new Map<string, Files>();
 
 export function filesOf(conversation: string | null): Files {

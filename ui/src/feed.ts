@@ -1,16 +1,11 @@
 // The event stream: one connection, which is reopened at the last cursor whenever it ends.
 // A cursor is `incarnation~conversation:number~...`; the server sends the complete cursor with every frame.
-import { proof } from "./api";
+import { proof } from "./key";
 import type { Connection, Frame } from "./types";
 
 export const SILENCE_MS = 40_000;
 const WAIT_MS = [200, 400, 800, 1500, 3000, 5000];
-
-export interface Cursor {
-  incarnation: string;
-  /** The last number per conversation, or "" to request a snapshot. */
-  numbers: Map<string, string>;
-}
+interface Cursor { incarnation: string; /** The last number per conversation, or "" to request a snapshot. */ numbers: Map<string, string> }
 
 export function writeCursor(cursor: Cursor): string {
   return [cursor.incarnation || "-", ...[...cursor.numbers].map(([id, at]) => `${id}:${at}`)].join("~");
@@ -56,10 +51,7 @@ export class Parser {
   }
 }
 
-export interface FeedEvents {
-  frame(frame: Frame): void;
-  connection(state: Connection): void;
-}
+interface FeedEvents { frame(frame: Frame): void; connection(state: Connection): void }
 
 export class Feed {
   readonly cursor: Cursor = { incarnation: "-", numbers: new Map() };
@@ -70,10 +62,7 @@ export class Feed {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private stopped = true;
 
-  constructor(
-    private readonly events: FeedEvents,
-    private readonly get: typeof fetch = (input, init) => fetch(input, init),
-  ) {}
+  constructor(private readonly events: FeedEvents, private readonly get: typeof fetch = (input, init) => fetch(input, init)) {}
 
   /** Open or reopen the stream: after a change of the watched conversations, or for an immediate retry. */
   open(): void {

@@ -6,23 +6,16 @@ import type { Connection, Frame, FromHub, Lacks, Listed, ToHub } from "./types";
 
 const KEPT_MAX = 6;
 const WATCHED_MAX = 16;
-
-interface Held {
-  rows: Rows;
-  /** False until the first snapshot has arrived. */
-  ready: boolean;
-  at: string;
-}
-
-export interface Port {
-  post(message: FromHub): void;
-}
+interface Held { rows: Rows; /** False until the first snapshot has arrived. */ ready: boolean; at: string }
+export interface Port { post(message: FromHub): void }
 
 export class Hub {
   private tabs = new Map<Port, string | null>();
   private held = new Map<string, Held>();
   private list: Map<string, Listed> | null = null;
   private lacks: Lacks | null = null;
+  /** The last frames of the preferences and the projects, by type. */
+  private personal = new Map<string, Frame>();
   private state: Connection = "connecting";
   private feed: Feed;
 
@@ -34,8 +27,8 @@ export class Hub {
   private join(port: Port): void {
     this.tabs.set(port, null);
     port.post({ type: "connection", state: this.state });
-    if (this.list !== null)
-      port.post({ type: "frame", frame: { type: "list", conversations: [...this.list.values()], gone: [], reset: true } });
+    if (this.list !== null) port.post({ type: "frame", frame: { type: "list", conversations: [...this.list.values()], gone: [], reset: true } });
+    for (const frame of this.personal.values()) port.post({ type: "frame", frame });
     if (this.lacks !== null) port.post({ type: "frame", frame: { type: "store", lacks: this.lacks } });
     if (this.tabs.size === 1 || this.state !== "live") this.feed.open();
   }
@@ -67,6 +60,7 @@ export class Hub {
     this.feed.key = key;
     this.list = null; // another user may have signed in
     this.lacks = null;
+    this.personal.clear();
     this.held.clear();
     this.feed.startOver();
     if (this.tabs.size > 0) this.feed.open();
@@ -103,8 +97,7 @@ export class Hub {
       numbers.set(id, held.ready ? held.at : "");
       other = true;
     }
-    for (const id of this.held.keys())
-      if (this.held.size > KEPT_MAX && !wanted.has(id)) this.held.delete(id);
+    for (const id of this.held.keys()) if (this.held.size > KEPT_MAX && !wanted.has(id)) this.held.delete(id);
     if (other) this.feed.open();
   }
 
@@ -116,6 +109,7 @@ export class Hub {
 
   private take(frame: Frame): void {
     if (frame.type === "list") this.takeList(frame);
+    else if (frame.type === "preferences" || frame.type === "projects") this.personal.set(frame.type, frame);
     else if (frame.type === "store") this.lacks = frame.lacks;
     else if (frame.type === "hello") this.lacks = null; // the server reports it again if it still applies
     else if (frame.type === "rows") {
@@ -132,8 +126,7 @@ export class Hub {
         return;
       }
     } else if (frame.type === "gone") this.held.delete(frame.conversation);
-    for (const [port, watched] of this.tabs)
-      if (!("conversation" in frame) || frame.conversation === watched) port.post({ type: "frame", frame });
+    for (const [port, watched] of this.tabs) if (!("conversation" in frame) || frame.conversation === watched) port.post({ type: "frame", frame });
   }
 
   private takeList(frame: { conversations: Listed[]; gone: string[]; reset: boolean }): void {

@@ -1,20 +1,26 @@
 // The sidebar: the list of conversations, and the search.
 import { computed, effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { call, Problem } from "./api";
-import { Icon } from "./icon";
+import { call, sentenceOf } from "./api";
+import { Icon, IconButton } from "./icon";
 import mark from "./mark.svg";
-import { attempt, drawer, follow, go, hitWords, leaving, listed, listReady, Pager, pathOf, putListed, route, titleOf } from "./state";
+import { RowMenu } from "./menu";
+import { listProject, prefer, projects } from "./preferences";
+import { Marked } from "./prose";
+import { clickSelects, isSelected, isSelecting, leaveSelection, select, SelectionBar } from "./selection";
+import { attempt, connection, drawer, enter, fold, follow, go, hitWords, leaving, listed, listReady, Pager, palette, pathOf, route, titleOf } from "./state";
+import { t, type TextKey } from "./text";
 import type { Hit, Listed } from "./types";
-import { ageOf, marked, shortTime, visible } from "./words";
+import { ageOf, shortTime, visible } from "./words";
 
+/** The keys that open the palette. */
+const PALETTE_KEYS = /Mac/.test(navigator.platform) ? "⌘K" : "Ctrl K";
 const query = signal("");
 const hits = signal<Hit[] | null>(null);
 const next = signal<string | null>(null);
 const problem = signal("");
 const archived = signal(false);
 const pages = { true: new Pager(true), false: new Pager(false) };
-
 let searching: ReturnType<typeof setTimeout> | undefined;
 effect(() => {
   const wanted = query.value.trim();
@@ -34,23 +40,26 @@ async function search(wanted: string, before: string | null): Promise<void> {
     problem.value = "";
   } catch (error) {
     if (query.value.trim() !== wanted) return;
-    problem.value = error instanceof Problem ? error.sentence : "The search failed.";
+    problem.value = sentenceOf(error, "search.failed");
     if (before === null) hits.value = [];
   }
 }
 
-/** The sections of the list in display order: running, pinned, then by age. */
+/** The sections of the list in display order: what waits for the person, running, pinned, then by age. */
 const sections = computed(() => {
-  const found = new Map<string, Listed[]>([
-    ["Running", []],
-    ["Pinned", []],
-  ]);
+  const found = new Map<string, Listed[]>([t("list.asks"), t("list.running"), t("list.pinned")].map((name) => [name, []]));
   for (const conversation of listed.value) {
-    if (conversation.archived !== archived.value) continue;
-    const name = conversation.running ? "Running" : conversation.pinned ? "Pinned" : ageOf(conversation.updated_at);
+    if (conversation.archived !== archived.value || (listProject.value !== "" && conversation.project !== listProject.value)) continue;
+    const { state, running, pinned } = conversation;
+    const name = state === "asks" ? t("list.asks") : running ? t("list.running") : pinned ? t("list.pinned") : ageOf(conversation.updated_at);
     found.set(name, [...(found.get(name) ?? []), conversation]);
   }
   return [...found].filter(([, members]) => members.length > 0);
+});
+const shownIds = () => sections.value.flatMap(([, members]) => members.map(({ id }) => id));
+effect(() => {
+  void [archived.value, listProject.value];
+  leaveSelection(); // what is selected must be in sight
 });
 
 export function focusSearch(): void {
@@ -60,10 +69,24 @@ export function focusSearch(): void {
   requestAnimationFrame(focus); // on a phone, after the drawer has rendered
 }
 
+/** Search all messages for these words in the sidebar. */
+export function searchFor(words: string): void {
+  fold(false);
+  query.value = words;
+  focusSearch();
+}
+
 /** Arrows move between the search box and the links of the list. */
 function arrows(event: KeyboardEvent): void {
+  if (event.key === "ContextMenu" || (event.key === "F10" && event.shiftKey)) {
+    const more = (document.activeElement as HTMLElement | null)?.closest("li")?.querySelector<HTMLElement>(".more");
+    if (more) event.preventDefault();
+    more?.click();
+    return;
+  }
   if (event.key === "Escape") {
-    if (query.value !== "") query.value = "";
+    if (isSelecting.value) leaveSelection();
+    else if (query.value !== "") query.value = "";
     else {
       (document.activeElement as HTMLElement | null)?.blur();
       drawer.value = false;
@@ -86,7 +109,7 @@ function arrows(event: KeyboardEvent): void {
   }
 }
 
-const hitPath = (hit: Hit): string => pathOf(hit.conversation) + (hit.role === "title" || !hit.standing ? "" : `#${hit.role}-${hit.seq}`);
+export const hitPath = (hit: Hit): string => pathOf(hit.conversation) + (hit.role === "title" || !hit.standing ? "" : `#${hit.role}-${hit.seq}`);
 
 /** Open a search result, and remember the words to mark there. */
 function followHit(event: MouseEvent): void {
@@ -95,144 +118,117 @@ function followHit(event: MouseEvent): void {
 }
 
 /** Open a temporary conversation now, not with its first message, so that its header says "Temporary" while the person types. */
-const openTemporary = () =>
-  attempt(async () => {
-    const one = await call<Listed>("POST", "/api/conversations", { temporary: true, ...(leaving() && { leaving: leaving() }) });
-    putListed(one);
-    go(pathOf(one.id));
-  });
+export const openTemporary = () => attempt(async () => {
+  const one = await call<Listed>("POST", "/api/conversations", { temporary: true, ...(listProject.value && { project: listProject.value }), ...(leaving() && { leaving: leaving() }) });
+  enter(one);
+});
 
 export function Sidebar() {
   const scroller = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    if (archived.value) void pages.true.more();
-  }, [archived.value]);
+  useEffect(() => { if (archived.value) void pages.true.more(); }, [archived.value]);
   const nearEnd = () => {
     const box = scroller.current;
     if (box === null || box.scrollHeight - box.scrollTop - box.clientHeight >= 300) return;
     // The stream delivers the first page. If the list is already at its end, no scroll event follows: check again after each page.
     void pages[archived.value ? "true" : "false"].more().then((came) => came && requestAnimationFrame(nearEnd));
   };
-  return (
-    <nav class="sidebar" id="list" aria-label="Conversations" onKeyDown={arrows}>
-      <div class="brand">
-        <a href="/" onClick={follow} class="home">
-          <img src={mark} alt="" width="28" height="28" />
-          <span>Tenax</span>
-        </a>
-        <a href="/" class="button" onClick={follow}>
-          New conversation
-        </a>
-      </div>
-      <button type="button" class="quiet apart" onClick={() => void openTemporary()}>
-        New temporary conversation
+  useEffect(() => {
+    if (listProject.value !== "") requestAnimationFrame(nearEnd); // the first page may have few of its conversations
+  }, [listProject.value, archived.value]);
+  return <nav class="sidebar" id="list" aria-label={t("list.title")} onKeyDown={arrows}>
+    <div class="brand">
+      <a href="/" onClick={follow} class="home"><img src={mark} alt="" width="26" height="26" /><span>Tenax</span></a>
+      <IconButton icon="commands" name={t("palette.open", { keys: PALETTE_KEYS })} act={() => (palette.value = "")} />
+      <IconButton icon="panel" name={t("list.fold")} kind="folds" act={() => fold(true)} />
+    </div>
+    <div class="fresh-row">
+      <a href="/" class="button" onClick={follow}><Icon name="new" />{t("conversation.new")}</a>
+      <IconButton icon="temporary" name={t("list.new_temporary")} act={() => void openTemporary()} />
+    </div>
+    <div class="search" role="search">
+      <Icon name="search" />
+      <input id="search" type="search" aria-label={t("search.label")} aria-keyshortcuts="/"
+        placeholder={matchMedia("(pointer: fine)").matches ? t("search.placeholder", { keys: "/" }) : t("search.short")} value={query.value}
+        onInput={(event) => (query.value = event.currentTarget.value)} autocomplete="off" />
+    </div>
+    {projects.value.length > 0 && <div class="filter">
+      <Icon name="folder" />
+      <select aria-label={t("list.filter")} value={listProject.value} onChange={(event) => void attempt(() => prefer("project", event.currentTarget.value))}>
+        <option value="">{t("list.all")}</option>
+        {projects.value.map(({ id, name }) => <option key={id} value={id}>{visible(name)}</option>)}
+      </select>
+    </div>}
+    <SelectionBar />
+    <div class="items" ref={scroller} onScroll={nearEnd}>{hits.value === null ? <Items /> : <Hits />}</div>
+    <div class="foot">
+      <button type="button" class="quiet" aria-pressed={archived.value} onClick={() => (archived.value = !archived.value)}>
+        <Icon name="archive" />{t("list.archived")}
       </button>
-      <div class="search" role="search">
-        <input
-          id="search"
-          type="search"
-          aria-label="Search all conversations"
-          aria-keyshortcuts="Control+K Meta+K"
-          placeholder="Search (Ctrl K)"
-          value={query.value}
-          onInput={(event) => (query.value = event.currentTarget.value)}
-          autocomplete="off"
-        />
-      </div>
-      <div class="items" ref={scroller} onScroll={nearEnd}>
-        {hits.value === null ? <Items /> : <Hits />}
-      </div>
-      <div class="foot">
-        <button type="button" class="quiet" aria-pressed={archived.value} onClick={() => (archived.value = !archived.value)}>
-          Archived
-        </button>
-        <a href="/memory" onClick={follow} aria-current={route.value.screen === "memory" ? "page" : undefined}>
-          Memory
-        </a>
-        <a href="/setup" onClick={follow} aria-current={route.value.screen === "setup" ? "page" : undefined}>
-          Settings
-        </a>
-      </div>
-    </nav>
-  );
+      <a href="/memory" onClick={follow} aria-current={route.value.screen === "memory" ? "page" : undefined}>
+        <Icon name="memory" />{t("memory.title")}
+      </a>
+      <a href="/settings" onClick={follow} aria-current={route.value.screen === "settings" ? "page" : undefined}>
+        <Icon name="settings" />{t("settings.title")}
+      </a>
+    </div>
+  </nav>;
 }
 
 function Items() {
-  if (!listReady.value) return <p class="empty">Loading…</p>;
+  if (!listReady.value) return <p class="empty">{t(connection.value === "lost" ? "common.reconnecting" : "common.loading")}</p>;
   if (sections.value.length === 0)
-    return <p class="empty">{archived.value ? "No archived conversations." : "No conversations yet."}</p>;
-  return (
-    <>
-      {sections.value.map(([name, members]) => (
-        <section key={name} aria-label={name}>
-          <h2>{name}</h2>
-          <ul>
-            {members.map((conversation) => (
-              <Item key={conversation.id} conversation={conversation} />
-            ))}
-          </ul>
-        </section>
-      ))}
-    </>
-  );
+    return <p class="empty">{t(archived.value ? "list.none_archived" : listProject.value === "" ? "list.none" : "list.none_project")}</p>;
+  return <>
+    {sections.value.map(([name, members]) => <section key={name} aria-label={name}>
+      <h2>{name}</h2>
+      <ul>{members.map((conversation) => <Item key={conversation.id} conversation={conversation} />)}</ul>
+    </section>)}
+  </>;
 }
+
+const STATES: Record<string, TextKey> = { asks: "list.asks", running: "list.running", failed: "list.failed", "": "list.unread" };
 
 function Item({ conversation }: { conversation: Listed }) {
-  const here = route.value.conversation === conversation.id && route.value.screen === "conversation";
-  return (
-    <li>
-      <a
-        href={pathOf(conversation.id)}
-        onClick={follow}
-        data-item
-        data-conversation={conversation.id}
-        data-running={conversation.running}
-        aria-current={here ? "page" : undefined}
-      >
-        {conversation.running && <span class="pulse" role="img" aria-label="Running" />}
-        {conversation.temporary === true && <Icon name="temporary" label="Temporary" />}
-        <span class="title" dir="auto">
-          {visible(titleOf(conversation))}
-        </span>
-        <time dateTime={conversation.updated_at}>{shortTime(new Date(conversation.updated_at))}</time>
-      </a>
-    </li>
-  );
+  const { id } = conversation;
+  const here = route.value.conversation === id && route.value.screen === "conversation";
+  const unread = conversation.unread && !here;
+  const state = conversation.running && conversation.state === "" ? "running" : conversation.state;
+  const project = listProject.value === "" && conversation.project !== "" ? projects.value.find((one) => one.id === conversation.project) : undefined;
+  return <li data-selected={isSelected(id)}>
+    {isSelecting.value &&
+      <input type="checkbox" checked={isSelected(id)} aria-label={t("selection.row", { title: visible(titleOf(conversation)) })} onChange={() => select(id)} />}
+    <a href={pathOf(id)} onClick={(event) => clickSelects(event, id, shownIds) || follow(event)} data-item data-conversation={id}
+      data-running={conversation.running} data-unread={unread} aria-current={here ? "page" : undefined}>
+      {(state !== "" || unread) && <span class="pulse" data-state={state} role="img" aria-label={t(STATES[state]!)} />}
+      {conversation.temporary === true && <Icon name="temporary" label={t("list.temporary")} />}
+      <span class="title" dir="auto">{visible(titleOf(conversation))}</span>
+      <time dateTime={conversation.updated_at}>{shortTime(new Date(conversation.updated_at))}</time>
+      {project !== undefined && <small class="project" dir="auto">{visible(project.name)}</small>}
+    </a>
+    <RowMenu conversation={conversation} select={() => select(id, true)} />
+  </li>;
 }
 
-const WHO: Record<string, string> = { user: "You", assistant: "Answer", partial: "Answer", tool: "Tool", title: "Title" };
+const WHO: Record<string, TextKey> = { user: "role.user", assistant: "role.answer", partial: "role.answer", tool: "role.tool", title: "role.title" };
 
 function Hits() {
   const found = hits.value ?? [];
-  return (
-    <section aria-label="Search results">
-      <div role="status">
-        <h2>{problem.value || (found.length === 0 ? "No results" : "Results")}</h2>
-      </div>
-      <ul>
-        {found.map((hit) => (
-          <li key={`${hit.conversation}:${hit.seq}:${hit.role}`}>
-            <a href={hitPath(hit)} onClick={followHit} data-item data-hit={`${hit.conversation}:${hit.seq}`} class="found">
-              <span class="title" dir="auto">
-                {visible(titleOf({ title: hit.title }))}
-              </span>
-              <time dateTime={hit.at}>{shortTime(new Date(hit.at))}</time>
-              <span class="snippet" dir="auto">
-                {!hit.standing && <strong class="tag">Removed from the conversation. </strong>}
-                <b>{WHO[hit.role] ?? hit.role}:</b>{" "}
-                {marked(visible(hit.text), query.value).map((piece, n) =>
-                  piece.hit ? <mark key={n}>{piece.text}</mark> : <span key={n}>{piece.text}</span>,
-                )}
-              </span>
-            </a>
-          </li>
-        ))}
-      </ul>
-      {next.value !== null && found.length > 0 && (
-        <button type="button" class="quiet" onClick={() => void search(query.value.trim(), next.value)}>
-          More
-        </button>
-      )}
-    </section>
-  );
+  return <section aria-label={t("search.results")}>
+    <div role="status"><h2>{problem.value || t(found.length === 0 ? "search.none" : "search.some")}</h2></div>
+    <ul>
+      {found.map((hit) => <li key={`${hit.conversation}:${hit.seq}:${hit.role}`}>
+        <a href={hitPath(hit)} onClick={followHit} data-item data-hit={`${hit.conversation}:${hit.seq}`} class="found">
+          <span class="title" dir="auto">{visible(titleOf({ title: hit.title }))}</span>
+          <time dateTime={hit.at}>{shortTime(new Date(hit.at))}</time>
+          <span class="snippet" dir="auto">
+            {!hit.standing && <strong class="tag">{t("search.removed")} </strong>}
+            <b>{WHO[hit.role] === undefined ? hit.role : t(WHO[hit.role]!)}:</b>{" "}
+            <Marked text={visible(hit.text)} words={query.value} />
+          </span>
+        </a>
+      </li>)}
+    </ul>
+    {next.value !== null && found.length > 0 &&
+      <button type="button" class="quiet" onClick={() => void search(query.value.trim(), next.value)}>{t("common.more")}</button>}
+  </section>;
 }

@@ -1,14 +1,21 @@
 // The entry point of the page.
 import { render } from "preact";
 import { App } from "./app";
+import { startAttention } from "./attention";
+import { startPreferences } from "./preferences";
+import { installWorker, removeServiceWorkers } from "./install";
 import { SignInScreen } from "./signin";
 import { go, start } from "./state";
+import { startLanguage } from "./text";
 
+startPreferences(); // before the first paint
 const place = document.getElementById("page")!;
 
 function open(): void {
   start();
+  startAttention();
   render(<App />, place);
+  installWorker();
 }
 
 function begin(): void {
@@ -24,16 +31,7 @@ function begin(): void {
   render(<SignInScreen code={asked.get("code") ?? ""} to={asked.get("to")} done={done} />, place);
 }
 
-/** Remove service workers. Tenax has none; another program on this port may have left one, which would see the code and the key. */
-async function removeServiceWorkers(): Promise<boolean> {
-  if (!("serviceWorker" in navigator)) return false;
-  try {
-    const found = await navigator.serviceWorker.getRegistrations();
-    await Promise.all(found.map((worker) => worker.unregister()));
-    return found.length > 0;
-  } catch {
-    return false; // service workers are disabled
-  }
-}
+void Promise.all([removeServiceWorkers(location.pathname === "/link"), startLanguage()]).then(([found]) => (found ? location.reload() : begin()));
 
-void removeServiceWorkers().then((found) => (found ? location.reload() : begin()));
+// The font loads when the page stands: it delays nothing.
+addEventListener("load", () => setTimeout(() => void import("@fontsource-variable/inter/wght.css")));

@@ -10,7 +10,7 @@ const ATTRIBUTES =
 const RULES = { ALLOWED_TAGS: TAGS.split(" "), ALLOWED_ATTR: ATTRIBUTES.split(" "), FORBID_CONTENTS: ["annotation"], ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false };
 
 /** Return the MathML of a formula, or null if it is too long or not valid TeX. */
-export function mathml(tex: string, display: boolean): string | null {
+function mathml(tex: string, display: boolean): string | null {
   if (tex.length > TEX_MAX) return null;
   try {
     const html = katex.renderToString(tex, { output: "mathml", displayMode: display, throwOnError: true, strict: "ignore", trust: false, maxExpand: 500 });
@@ -27,14 +27,13 @@ export function drawMath(within: Element): void {
     const source = place.textContent ?? "";
     const { tex, display } = texOf(source);
     const drawn = mathml(tex, display);
-    if (drawn === null) continue;
-    place.innerHTML = drawn;
+    if (drawn !== null) place.innerHTML = drawn;
     place.setAttribute("title", source);
   }
 }
 
 /** Remove the delimiters of a formula. */
-export function texOf(source: string): { tex: string; display: boolean } {
+function texOf(source: string): { tex: string; display: boolean } {
   const wide = source.startsWith("$$") || source.startsWith("\\[") || source.startsWith("\\(");
   const tex = wide ? source.slice(2, -2) : source.slice(1, -1);
   return { tex: tex.trim(), display: source.startsWith("$$") || source.startsWith("\\[") };

@@ -1,95 +1,76 @@
-// The connected models: a picker in the header, and the list in Settings.
+// The connected models: choosing one, and the picker in the header and the composer.
+import type { ComponentChildren } from "preact";
 import { call } from "./api";
-import { dialog } from "./dialogs";
+import { chooseFor, chosenModel } from "./choices";
+import { confirm } from "./dialogs";
 import { Icon } from "./icon";
-import { Popup } from "./popup";
+import { Popup, Ticked } from "./popup";
+import { favourites } from "./preferences";
 import { attempt, follow, go, modelName, setup, toast } from "./state";
+import { t, type TextKey } from "./text";
 import type { Model, Setup } from "./types";
 import { visible } from "./words";
 
-/** The practice model replaces a good model for all conversations: ask first, unless no other model is in use. */
-export function askBeforePractice(run: () => void): void {
+/** The practice model replaces a good model: ask first, unless no other model is in use. */
+export function askBeforePractice(run: () => void, text: TextKey = "model.practice_text"): void {
   const { model } = setup.value ?? { model: null };
   if (model === null || model.kind === "practice") return run();
-  dialog.value = {
-    kind: "confirm",
-    title: "Use the practice model?",
-    text: `The practice model is a toy: it makes things up. It will answer in all conversations instead of ${modelName(model)}.`,
-    label: "Use the practice model",
-    run,
-  };
+  confirm(t("model.practice_ask"), t(text, { model: modelName(model) }), t("model.use_practice"), run);
 }
 
-function choose(model: Model): void {
-  const use = () =>
-    void attempt(async () => {
-      setup.value = await call<Setup>("POST", "/api/setup/choose", { label: model.label });
-      toast(`Now using ${modelName(setup.value.model)}.`);
-    });
+export function choose(model: Model): void {
+  const use = () => void attempt(async () => {
+    setup.value = await call<Setup>("POST", "/api/setup/choose", { label: model.label });
+    toast(t("model.now", { model: modelName(setup.value.model) }));
+  });
   if (model.kind === "practice") askBeforePractice(use);
   else use();
 }
 
-const isActive = (model: Model): boolean => model.label === setup.value?.model?.label;
+export const isActive = (model: Model): boolean => model.label === setup.value?.model?.label;
+const FILTER_FROM = 9;
 
-/** The active model in the header. It opens a menu of all connected models. */
+/** The models, favourites first. */
+export const sorted = (models: Model[]): Model[] => {
+  const isFavourite = ({ label }: Model) => favourites.value.includes(label);
+  return [...models.filter(isFavourite), ...models.filter((model) => !isFavourite(model))];
+};
+
+/** Choose the model of the open conversation. */
+export function chooseHere(model: Model): void {
+  const use = () => void chooseFor({ model: model.label });
+  if (model.kind === "practice") askBeforePractice(use, "model.practice_here");
+  else use();
+}
+
+/** The model of the open conversation. It opens a menu of all connected models. */
 export function ModelPicker() {
   const found = setup.value;
-  const name = found === null ? "" : visible(modelName(found.model));
+  const chosen = chosenModel.value;
+  const name = found === null ? "" : visible(modelName(chosen));
   if (found === null || found.models.length === 0)
-    return (
-      <a class="chip" href="/setup" onClick={follow} title="Active model">
-        {name || "Settings"}
-      </a>
-    );
-  const items = found.models.map((model) => ({
+    return <a class="chip" href="/settings/models" onClick={follow} title={t("model.active_hint")}>{name || t("settings.title")}</a>;
+  const items = sorted(found.models).map((model) => ({
     key: model.label,
-    current: isActive(model),
-    label: <ModelItem model={model} />,
-    run: () => {
-      if (!isActive(model)) choose(model);
-    },
+    words: `${modelName(model)} ${model.url ?? ""}`,
+    current: model.label === chosen?.label,
+    label: <ModelItem model={model} chosen={model.label === chosen?.label} />,
+    run: () => { if (model.label !== chosen?.label) chooseHere(model); },
   }));
-  const more = { key: "+", current: false, label: <span class="other">Connect another model…</span>, run: () => go("/setup") };
-  const button = (
-    <>
-      <span>{name || "Choose a model"}</span> <Icon name="open" />
-    </>
-  );
-  return <Popup button={button} name={`Model: ${name || "none"}`} kind="chip" menu="Models" items={[...items, more]} />;
+  const more = { key: "+", current: false, label: <span class="other">{t("model.connect_other")}</span>, run: () => go("/settings/models") };
+  const button = <><span>{name || t("model.choose")}</span> <Icon name="open" /></>;
+  return <Popup button={button} name={t("model.picker", { model: name || t("model.none") })} kind="chip" menu={t("model.menu")} filter={items.length >= FILTER_FROM ? t("settings.filter") : undefined} items={[...items, more]} />;
 }
 
-const ModelItem = ({ model }: { model: Model }) => (
-  <>
-    <span class="tick">{isActive(model) && <Icon name="done" />}</span>
-    <span>
-      {visible(modelName(model))}
-      {model.url ? <small>{visible(model.url)}</small> : null}
-    </span>
-  </>
-);
-
-/** All connected models, in Settings. */
-export function ModelList() {
-  const models = setup.value?.models ?? [];
-  if (models.length < 2) return null;
-  return (
-    <ul class="models" aria-label="Connected models">
-      {models.map((model) => (
-        <li key={model.label}>
-          <span>
-            <b>{visible(modelName(model))}</b>
-            {model.url ? <small>{visible(model.url)}</small> : null}
-          </span>
-          {isActive(model) ? (
-            <span class="tag">Active</span>
-          ) : (
-            <button type="button" aria-label={`Use ${modelName(model)}`} onClick={() => choose(model)}>
-              Use
-            </button>
-          )}
-        </li>
-      ))}
-    </ul>
-  );
+/** A menu that answers again with another model. It sets the model of the conversation. */
+export function RetryWith({ button, kind, retry }: { button: ComponentChildren; kind: string; retry: (label: string) => void }) {
+  const others = (setup.value?.models ?? []).filter((model) => model.label !== chosenModel.value?.label);
+  if (others.length === 0) return null;
+  const items = others.map((model) => ({ key: model.label, label: <ModelItem model={model} chosen={false} />, run: () => retry(model.label) }));
+  return <Popup button={button} name={t("model.retry_with")} kind={kind} menu={t("model.retry_with")} items={items} />;
 }
+
+const ModelItem = ({ model, chosen }: { model: Model; chosen: boolean }) => <Ticked on={chosen}>
+  {visible(modelName(model))} {favourites.value.includes(model.label) && <Icon name="star" label={t("model.favourite")} />}
+  {model.url ? <small>{visible(model.url)}</small> : null}
+</Ticked>;

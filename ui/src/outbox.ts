@@ -3,8 +3,11 @@
 // Every message has its own storage key, so that tabs do not overwrite each other. A message is sent and shown only while
 // the user who wrote it is signed in.
 import { signal } from "@preact/signals";
-import { call, conversationPath, isStillMe, me, newKey, Problem, proof } from "./api";
+import { call, conversationPath, isStillMe, me, newKey, Problem } from "./api";
 import { recallAll, remember } from "./browserStorage";
+import { proof } from "./key";
+import { t } from "./text";
+import type { Choice } from "./choices";
 import type { Attached, How, Listed } from "./types";
 
 const STORED = "tenax.outbox.";
@@ -12,27 +15,21 @@ const WAIT_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 export interface Outgoing {
   key: string;
-  /** The author. A message from an older version belongs to the user who is signed in when it is first read. */
-  user?: string;
-  /** Milliseconds of this browser's clock; defines the order of sending. */
-  written: number;
-  /** null: a new conversation has to be created first. */
-  conversation: string | null;
+  user?: string; // The author. A message from an older version belongs to the user who is signed in when it is first read.
+  written: number; // Milliseconds of this browser's clock; defines the order of sending.
+  conversation: string | null; // null: a new conversation has to be created first.
   leaving: string | null;
+  choice?: Choice; // the model, mode and project of a new conversation
   text: string;
   attachments?: Attached[];
   how: How;
-  /** The number of the last user message that the page knew when this message was written. */
-  after: number;
+  after: number; // the number of the last user message that the page knew when this message was written
   tries: number;
-  /** The reason of a final refusal. */
-  refused?: string;
-  /** The number of the message, after the server accepted it. */
-  seq?: number;
+  refused?: string; // the reason of a final refusal
+  seq?: number; // the number of the message, after the server accepted it
 }
 
 const isMine = (message: Outgoing): boolean => (message.user ?? "") === me();
-
 export const outbox = signal<Outgoing[]>(load());
 
 function load(): Outgoing[] {
@@ -57,9 +54,7 @@ const unsaved = new Set<string>();
 /** Store a message. Returns false if only this tab has it. */
 function keep(message: Outgoing): boolean {
   const known = outbox.value.some((other) => other.key === message.key);
-  outbox.value = known
-    ? outbox.value.map((other) => (other.key === message.key ? message : other))
-    : [...outbox.value, message];
+  outbox.value = known ? outbox.value.map((other) => (other.key === message.key ? message : other)) : [...outbox.value, message];
   const kept = remember(STORED + message.key, message.seq === undefined ? JSON.stringify(message) : "");
   if (kept) unsaved.delete(message.key);
   else unsaved.add(message.key);
@@ -83,11 +78,7 @@ export function discard(key: string): void {
   remember(STORED + key, "");
 }
 
-export interface OutboxEvents {
-  /** A conversation was created for a message. */
-  opened(listed: Listed, key: string): void;
-  denied(): void;
-}
+interface OutboxEvents { /** A conversation was created for a message. */ opened(listed: Listed, key: string): void; denied(): void }
 let events: OutboxEvents = { opened: () => undefined, denied: () => undefined };
 let timer: ReturnType<typeof setTimeout> | undefined;
 let busy = false;
@@ -95,9 +86,7 @@ let busy = false;
 export function startOutbox(heard: OutboxEvents): void {
   events = heard;
   refresh(); // another user may have signed in
-  window.addEventListener("storage", (event) => {
-    if (event.key === null || event.key.startsWith(STORED)) refresh();
-  });
+  window.addEventListener("storage", (event) => { if (event.key === null || event.key.startsWith(STORED)) refresh(); });
   window.addEventListener("online", () => void pump(true));
   void pump();
 }
@@ -158,7 +147,7 @@ async function send(message: Outgoing): Promise<boolean> {
   try {
     let { conversation } = message;
     if (conversation === null) {
-      const body = message.leaving === null ? {} : { leaving: message.leaving };
+      const body = { ...message.choice, ...(message.leaving !== null && { leaving: message.leaving }) };
       const listed = await call<Listed>("POST", "/api/conversations", body, own);
       conversation = listed.id;
       const id = conversation; // other messages without a conversation belong to the same new one
@@ -172,7 +161,7 @@ async function send(message: Outgoing): Promise<boolean> {
     alter(message.key, { seq });
     return true;
   } catch (error) {
-    const why = error instanceof Problem ? error : new Problem(0, "The message could not be sent.");
+    const why = error instanceof Problem ? error : new Problem(0, t("error.not_sent"));
     if (why.status === 401) events.denied();
     if (why.passing) {
       due.set(message.key, Date.now() + WAIT_MS[Math.min(message.tries, WAIT_MS.length - 1)]!);

@@ -1,14 +1,17 @@
 // Texts: growing Markdown, plain text, and texts that are too long for either.
 import { signal } from "@preact/signals";
 import { memo } from "./memo";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Block } from "./markdown";
+import { morph } from "./morph";
+import { showOwnPictures } from "./signed";
+import { language, t } from "./text";
+import { marked } from "./words";
 
 /** Longer texts are shown as plain text in a box. */
 export const LONG = 200_000;
 const PIECE = 20_000;
 const FIRST = 20_000;
-
 type Markdown = typeof import("./markdown");
 const markdown = signal<Markdown | null>(null);
 let asked = false;
@@ -20,6 +23,16 @@ function needMarkdown(): Markdown | null {
   }
   return markdown.value;
 }
+
+/** A text in which the words of a search are marked. */
+export const Marked = ({ text, words }: { text: string; words: string }) =>
+  <>{marked(text, words).map((piece, n) => (piece.hit ? <mark key={n}>{piece.text}</mark> : <span key={n}>{piece.text}</span>))}</>;
+
+/** A command for a terminal, which can be copied. */
+export const CommandLine = ({ command }: { command: string }) => <p class="command">
+  <code>{command}</code>
+  <button type="button" onClick={(event) => void copy(event.currentTarget, command)}>{t("common.copy")}</button>
+</p>;
 
 /** Split a text at line ends, so that the browser lays out only the visible pieces. */
 function pieces(text: string): string[] {
@@ -37,95 +50,120 @@ export function LongText({ text, label }: { text: string; label: string }) {
   const [all, setAll] = useState(false);
   const short = all || text.length <= FIRST;
   const shown = short ? text : text.slice(0, FIRST);
-  return (
-    <div class="long">
-      <div class="box text" tabIndex={0} role="region" aria-label={label}>
-        {pieces(shown).map((piece, n) => (
-          <div class="piece" key={n}>
-            {piece}
-          </div>
-        ))}
-      </div>
-      {!short && (
-        <button type="button" class="quiet" onClick={() => setAll(true)}>
-          Show all ({text.length.toLocaleString()} characters)
-        </button>
-      )}
+  return <div class="long">
+    <div class="box text" tabIndex={0} role="region" aria-label={label}>
+      {pieces(shown).map((piece, n) => <div class="piece" key={n}>{piece}</div>)}
     </div>
-  );
+    {!short && <button type="button" class="quiet" onClick={() => setAll(true)}>{t("text.show_all", { n: text.length })}</button>}
+  </div>;
 }
 
 export function PlainText({ text }: { text: string }) {
-  if (text.length > LONG) return <LongText text={text} label="Long message" />;
-  return (
-    <div class="text plain" dir="auto">
-      {text}
-    </div>
-  );
+  if (text.length > LONG) return <LongText text={text} label={t("text.long_message")} />;
+  return <div class="text plain" dir="auto">{text}</div>;
 }
 
-const BlockView = memo(({ html, done }: { html: string; done: boolean }) => {
+/** Use a module that is loaded when it is first needed: at once if it is there, else when it has come. */
+function lazily<Module>(load: () => Promise<Module>): (use: (module: Module) => void) => void {
+  let loaded: Module | null = null;
+  return (use) => {
+    if (loaded !== null) return use(loaded);
+    load().then((module) => use((loaded = module)), () => undefined); // the next block tries again
+  };
+}
+const withCode = lazily(() => import("./highlight"));
+const withMath = lazily(() => import("./math"));
+const withFrames = lazily(() => import("./embed"));
+
+const BlockView = memo(({ html, done, whole }: { html: string; done: boolean; whole: boolean }) => {
   const element = useRef<HTMLDivElement>(null);
-  const hasCode = html.includes("<pre");
+  const watched = useRef(!done);
   useLayoutEffect(() => {
     const box = element.current;
     if (box === null) return;
-    // A growing code block keeps its element and scroll position; only its text is replaced.
     const fresh = document.createElement("template");
     fresh.innerHTML = html;
-    const [before, after] = [box.querySelector("pre > code"), fresh.content.querySelector("pre > code")];
-    const grows = before !== null && after !== null && fresh.content.firstElementChild?.className === "code";
-    if (grows && box.firstElementChild?.className === "code" && before.className === after.className)
-      before.textContent = after.textContent;
-    else box.replaceChildren(fresh.content);
+    morph(box, fresh.content);
+    // Code that the person saw growing does not shrink under their eyes.
+    if (whole) box.querySelectorAll(".unfold").forEach((button) => button.remove());
+    else if (!watched.current) box.querySelectorAll(".code").forEach((code) => fold(code, true));
   }, [html]);
-  useEffect(() => {
-    if (!done) return;
-    if (hasCode) void import("./highlight").then(({ highlight }) => element.current && highlight(element.current));
-    if (html.includes('class="math')) void import("./math").then(({ drawMath }) => element.current && drawMath(element.current));
-  }, [done, html]);
+  useLayoutEffect(() => {
+    const box = element.current;
+    if (box === null) return;
+    if (html.includes("<pre")) withCode(({ highlight }) => highlight(box, morph, !done));
+    if (html.includes('class="math')) withMath(({ drawMath }) => drawMath(box));
+    if (done && html.includes("language-mermaid")) withFrames(({ drawDiagrams }) => drawDiagrams(box));
+    if (html.includes('class="picture own')) showOwnPictures(box);
+  }, [html, done]);
   return <div class="block" dir="auto" ref={element} />;
 });
 
-/** Throttle the rendering of a growing text, so that it takes at most a fifth of the time. */
-function useCalm(text: string, growing: boolean): { calm: string; took: (ms: number) => void } {
-  const last = useRef({ text, next: 0 });
-  const [, again] = useState(0);
-  const wait = last.current.next - performance.now();
-  const calm = growing && wait > 0 ? last.current.text : text;
-  useEffect(() => {
-    if (calm === text) return;
-    const timer = setTimeout(() => again((n) => n + 1), wait);
-    return () => clearTimeout(timer);
-  }, [calm === text]);
-  const took = (ms: number) => {
-    if (calm === text) last.current = { text, next: performance.now() + 4 * ms };
-  };
-  return { calm, took };
+const LATEST_MS = 250;
+const SOONEST_MS = 40;
+const calmMotion = typeof matchMedia === "function" ? matchMedia("(prefers-reduced-motion: reduce)") : null;
+
+/** Where a text may be cut: not within a character. */
+function borderAfter(text: string, at: number): number {
+  let end = at;
+  while (end < text.length && (/^[\udc00-\udfff\u200d\ufe0f\u0300-\u036f]/.test(text[end]!) || text[end - 1] === "\u200d")) end++;
+  return end;
 }
 
-export function Prose({ text, growing }: { text: string; growing: boolean }) {
-  const before = useRef<Block[]>([]);
+/** Release a text that arrives in lumps evenly, frame by frame, over about the time between two lumps. Rendering takes at most a fifth of the time. */
+function usePaced(text: string, growing: boolean): { shown: string; took: (ms: number) => void } {
+  const pace = useRef({ text, length: text.length, arrived: performance.now(), until: 0, last: 0, next: 0 }).current;
+  const [, again] = useState(0);
+  if (pace.text !== text) {
+    const now = performance.now();
+    if (!text.startsWith(pace.text.slice(0, pace.length))) pace.length = text.length; // another text
+    pace.until = now + Math.min(LATEST_MS, Math.max(SOONEST_MS, now - pace.arrived));
+    if (pace.length >= pace.text.length) pace.last = now;
+    pace.arrived = now;
+    pace.text = text;
+  }
+  if (!growing || document.hidden || calmMotion?.matches === true) pace.length = text.length;
+  useLayoutEffect(() => {
+    if (pace.length >= pace.text.length) return;
+    const release = (length: number) => {
+      pace.length = borderAfter(pace.text, length);
+      again((n) => n + 1);
+    };
+    const step = () => {
+      const now = performance.now();
+      const left = pace.text.length - pace.length;
+      const part = Math.min(1, (now - pace.last) / Math.max(1, pace.until - pace.last));
+      const some = Math.floor(left * part);
+      if (now < pace.next || some === 0) return void (frame = requestAnimationFrame(step));
+      pace.last = now;
+      release(pace.length + some);
+    };
+    let frame = requestAnimationFrame(step);
+    // A window that is covered gets no frames.
+    const timer = setTimeout(() => release(pace.text.length), Math.max(LATEST_MS, pace.next - performance.now()));
+    return () => {
+      cancelAnimationFrame(frame);
+      clearTimeout(timer);
+    };
+  });
+  return { shown: text.slice(0, pace.length), took: (ms) => void (pace.next = performance.now() + 4 * ms) };
+}
+
+/** Markdown. With `whole`, long code is not folded. */
+export function Prose({ text, growing, whole = false }: { text: string; growing: boolean; whole?: boolean }) {
+  const before = useRef<{ language: string; blocks: Block[] }>({ language: "", blocks: [] });
   const made = needMarkdown();
-  const { calm, took } = useCalm(text, growing);
-  if (text.length > LONG) return <LongText text={text} label="Long answer" />;
-  if (made === null)
-    return (
-      <div class="text plain" dir="auto">
-        {text}
-      </div>
-    );
+  const { shown, took } = usePaced(text, growing);
+  if (text.length > LONG) return <LongText text={text} label={t("text.long_answer")} />;
+  if (made === null) return <div class="text plain" dir="auto">{shown}</div>;
   const start = performance.now();
-  const blocks = made.blocks(calm, before.current, growing);
-  before.current = blocks;
+  const name = language.value; // the buttons of code are texts of the page
+  const blocks = made.blocks(shown, before.current.language === name ? before.current.blocks : [], growing);
+  before.current = { language: name, blocks };
   took(performance.now() - start);
-  return (
-    <div class="text prose">
-      {blocks.map((block, n) => (
-        <BlockView key={block.start} html={block.html} done={!growing || n < blocks.length - 1} />
-      ))}
-    </div>
-  );
+  return <div class="text prose" onClick={clickInProse}>
+    {blocks.map((block, n) => <BlockView key={`${name} ${block.start}`} html={block.html} done={!growing || n < blocks.length - 1} whole={whole} />)}
+  </div>;
 }
 
 /** Copy a text to the clipboard. Returns false if the browser refuses. */
@@ -140,9 +178,9 @@ export async function copyText(text: string): Promise<boolean> {
 }
 
 /** Copy a text, and show the result on the button. */
-export async function copy(button: HTMLButtonElement, text: string): Promise<void> {
+async function copy(button: HTMLButtonElement, text: string): Promise<void> {
   const label = button.textContent;
-  button.textContent = (await copyText(text)) ? "Copied" : "Not copied";
+  button.textContent = t((await copyText(text)) ? "common.copied" : "common.not_copied");
   setTimeout(() => (button.textContent = label), 1500);
 }
 
@@ -157,10 +195,62 @@ function copyOldWay(text: string): void {
   if (!done) throw new Error("The browser refused.");
 }
 
-/** Handle clicks on the copy buttons inside Markdown, which are plain HTML. */
-export function copyFromCode(event: MouseEvent): void {
-  const button = (event.target as Element).closest?.("button.copy");
-  if (!(button instanceof HTMLButtonElement) || button.textContent !== "Copy") return;
-  const code = button.closest(".code")?.querySelector("pre")?.textContent ?? "";
-  void copy(button, code);
+/** Fold a long block of code, or show all of it. */
+function fold(code: Element, folded: boolean): void {
+  const button = code.querySelector(".unfold");
+  if (button === null) return;
+  code.classList.toggle("folded", folded);
+  button.setAttribute("aria-expanded", String(!folded));
+  button.textContent = folded ? t("code.show_all", { n: markdown.value?.countLines(codeIn(code)) ?? 0 }) : t("code.show_less");
+}
+
+const codeIn = (box: Element): string => box.querySelector("pre > code")?.textContent ?? "";
+
+const ENDINGS: Record<string, string> = {
+  bash: "sh", c: "c", cpp: "cpp", "c++": "cpp", cs: "cs", css: "css", csv: "csv", diff: "diff", go: "go", html: "html", ini: "ini", java: "java", javascript: "js", js: "js", json: "json",
+  jsx: "jsx", kotlin: "kt", lua: "lua", markdown: "md", md: "md", mermaid: "mmd", php: "php", py: "py", python: "py", r: "r", rb: "rb", rs: "rs", ruby: "rb", rust: "rs", sh: "sh",
+  shell: "sh", sql: "sql", svg: "svg", swift: "swift", tex: "tex", toml: "toml", ts: "ts", tsx: "tsx", typescript: "ts", xml: "xml", yaml: "yaml", yml: "yaml", zsh: "sh",
+};
+
+/** Save a block of code as a file whose name says the language. */
+function saveCode(box: Element): void {
+  const language = box.querySelector("pre > code")?.classList[0]?.slice("language-".length).toLowerCase() ?? "";
+  const name = language === "dockerfile" ? "Dockerfile" : language === "makefile" ? "Makefile" : `code.${Object.hasOwn(ENDINGS, language) ? ENDINGS[language] : "txt"}`;
+  const address = URL.createObjectURL(new Blob([codeIn(box)], { type: "text/plain" }));
+  Object.assign(document.createElement("a"), { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/** The other end of a footnote, in the same answer. */
+function followNote(link: HTMLAnchorElement): void {
+  const [, from, label] = /^#(note|text)-(.*)$/.exec(link.getAttribute("href") ?? "") ?? [];
+  const other = `a.note[href="#${from === "note" ? "text" : "note"}-${CSS.escape(label ?? "")}"]`;
+  const found = link.closest(".prose")?.querySelector<HTMLElement>(other);
+  found?.scrollIntoView({ block: "nearest" });
+  found?.focus();
+}
+
+/** Handle clicks inside Markdown, whose buttons are plain HTML. */
+function clickInProse(event: MouseEvent): void {
+  const target = (event.target as Element).closest?.(".prose button, .prose a.note");
+  if (target instanceof HTMLAnchorElement) {
+    event.preventDefault();
+    return followNote(target);
+  }
+  const box = target?.closest(".code");
+  if (!(target instanceof HTMLButtonElement)) return;
+  if (target.matches(".picture .show")) return withFrames(({ showPicture }) => showPicture(target.closest(".picture")!, target));
+  if (box === null || box === undefined) return;
+  switch (target.className) {
+    case "copy":
+      if (target.textContent === t("common.copy")) void copy(target, codeIn(box));
+      return;
+    case "wrap": return target.setAttribute("aria-pressed", String(box.classList.toggle("wrapped")));
+    case "save": return saveCode(box);
+    case "unfold":
+      fold(box, !box.classList.contains("folded"));
+      return target.scrollIntoView({ block: "nearest" });
+    case "preview": return withFrames(({ togglePreview }) => togglePreview(box, target));
+    case "diagram": return withFrames(({ toggleDiagram }) => toggleDiagram(box, target));
+  }
 }

@@ -20,35 +20,25 @@ export function codePoints(text: string): number {
   return count;
 }
 
-export function compareKeys(a: Row, b: Row): number {
+function compareKeys(a: Row, b: Row): number {
   return a.key[0] - b.key[0] || a.key[1] - b.key[1] || a.key[2] - b.key[2] || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
 }
 
 /** The first number in the key of a queued message: it has no position yet, and is shown last. */
 const WAITING = 2 ** 62;
-
-export interface Touched {
-  ids: Set<string>;
-  /** Rows were added, removed or moved. */
-  order: boolean;
-}
+interface Touched { ids: Set<string>; /** Rows were added, removed or moved. */ order: boolean }
 
 export class Rows {
   readonly byId = new Map<string, Row>();
   order: string[] = [];
-  /** The end of the page above, or null if there are no older rows. */
-  next: string | null = null;
-  /** The lengths of growing texts in code points, so that no text is counted twice. */
-  private lengths = new Map<string, number>();
+  next: string | null = null; // the end of the page above, or null if there are no older rows
+  /** The lengths of the growing fields of rows in code points, so that no text is counted twice. */
+  private lengths = new Map<string, { text?: number; thought?: number }>();
 
-  get all(): Row[] {
-    return this.order.map((id) => this.byId.get(id)!);
-  }
+  get all(): Row[] { return this.order.map((id) => this.byId.get(id)!); }
 
   /** The queued messages. */
-  get waiting(): Row[] {
-    return this.all.filter((row) => row.key[0] === WAITING);
-  }
+  get waiting(): Row[] { return this.all.filter((row) => row.key[0] === WAITING); }
 
   /** The first row, unless it is a queued message. */
   get oldest(): Row | undefined {
@@ -65,15 +55,16 @@ export class Rows {
   }
 
   /** All rows, as a snapshot for another tab. */
-  get page(): RowPage {
-    return { rows: this.all.filter((row) => row.key[0] !== WAITING), waiting: this.waiting, next: this.next };
-  }
+  get page(): RowPage { return { rows: this.all.filter((row) => row.key[0] !== WAITING), waiting: this.waiting, next: this.next }; }
 
   /** Add the page above. Rows that exist already are newer than the page. */
   older(page: RowPage): void {
     this.next = page.next;
-    for (const row of page.rows) if (!this.byId.has(row.id)) this.byId.set(row.id, row);
-    this.sort();
+    const added = page.rows.filter((row) => !this.byId.has(row.id)).sort(compareKeys);
+    for (const row of added) this.byId.set(row.id, row);
+    const [last, first] = [added.at(-1), this.byId.get(this.order[0] ?? "")];
+    if (last !== undefined && first !== undefined && compareKeys(last, first) > 0) this.sort();
+    else this.order = [...added.map((row) => row.id), ...this.order];
   }
 
   apply(changes: Change[]): Touched {
@@ -104,20 +95,19 @@ export class Rows {
     touched.ids.add(row.id);
   }
 
-  private grow(change: { id: string; offset: number; text: string }, touched: Touched): void {
-    const row = this.byId.get(change.id);
-    if (row === undefined) throw new Mismatch(change.id);
-    const text = row.text ?? "";
-    const length = this.lengths.get(change.id) ?? codePoints(text);
-    if (length !== change.offset) throw new Mismatch(change.id);
-    this.byId.set(change.id, { ...row, text: text + change.text });
-    this.lengths.set(change.id, length + codePoints(change.text));
-    touched.ids.add(change.id);
+  private grow({ id, offset, text, field = "text" }: Extract<Change, { type: "grow" }>, touched: Touched): void {
+    const row = this.byId.get(id);
+    if (row === undefined) throw new Mismatch(id);
+    const held = row[field] ?? "";
+    const lengths = this.lengths.get(id) ?? {};
+    const length = lengths[field] ?? codePoints(held);
+    if (length !== offset) throw new Mismatch(id);
+    this.byId.set(id, { ...row, [field]: held + text });
+    this.lengths.set(id, { ...lengths, [field]: length + codePoints(text) });
+    touched.ids.add(id);
   }
 
-  private sort(): void {
-    this.order = [...this.byId.values()].sort(compareKeys).map((row) => row.id);
-  }
+  private sort(): void { this.order = [...this.byId.values()].sort(compareKeys).map((row) => row.id); }
 }
 
 /** The row of a search hit: the message with this number, else the last row of its turn before that number. */
@@ -126,4 +116,52 @@ export function rowOfHit(rows: Rows, seq: number, role: string): string | null {
   const kind = role === "partial" ? "assistant" : role; // the text of an answer that was cut off
   const above = rows.all.filter((row) => row.key[0] <= seq);
   return (above.findLast((row) => row.kind === kind || row.id.startsWith(`${seq}:`)) ?? above.at(-1))?.id ?? null;
+}
+
+const OPEN = new Set(["streaming", "running", "asks", "approved", "waiting"]);
+const WORK_KINDS = new Set<Row["kind"]>(["tool", "assistant", "notice", "marker"]);
+
+/**
+ * The work of finished turns: the rows from the first to the last tool call of a turn that ended with an answer and made several calls.
+ * The entry of the first row has the ids of all of them; the entries of the others are empty.
+ */
+export function foldTurns(rows: Row[]): Map<string, string[]> {
+  const found = new Map<string, string[]>();
+  let turn: Row[] = [];
+  const end = () => {
+    const calls = turn.filter((row) => row.kind === "tool");
+    const [first, last] = [turn.indexOf(calls[0]!), turn.indexOf(calls.at(-1)!)];
+    const answered = turn.slice(last + 1).some((row) => row.kind === "assistant" && (row.text ?? "") !== "" && ["", "full"].includes(row.state ?? ""));
+    if (calls.length < 2 || !answered || turn.some((row) => OPEN.has(row.state ?? ""))) return;
+    const ids = turn.slice(first, last + 1).filter((row) => WORK_KINDS.has(row.kind)).map((row) => row.id);
+    ids.forEach((id, n) => found.set(id, n === 0 ? ids : []));
+  };
+  for (const row of rows) {
+    if (row.kind !== "user") turn.push(row);
+    else if (row.state !== "queued" && row.state !== "steering") {
+      end();
+      turn = [];
+    }
+  }
+  end();
+  return found;
+}
+
+/** A row, the folded work of a turn, or the first line of a day. */
+export interface Item { key: string; id: string; work?: string[]; day?: Date }
+
+/** What is shown for the rows of a view, in order. A message that waited for its answer is older than the row above it and begins no day. */
+export function itemsOf(rows: Row[], folds: ReadonlyMap<string, string[]>, attempts: ReadonlyMap<string, string[]>, now = new Date()): Item[] {
+  const items: Item[] = [];
+  let last = "";
+  for (const { id, at } of rows) {
+    const work = folds.get(id);
+    if (work?.length === 0 || (work === undefined && attempts.get(id)?.length === 0)) continue;
+    const time = new Date(at / 1000);
+    const day = `${time.getFullYear()}-${String(time.getMonth() + 1).padStart(2, "0")}-${String(time.getDate()).padStart(2, "0")}`;
+    if (day > last && (last !== "" || time.toDateString() !== now.toDateString())) items.push({ key: `day:${day}`, id: "", day: time });
+    if (day > last) last = day;
+    items.push(work === undefined ? { key: id, id } : { key: `work:${id}`, id, work });
+  }
+  return items;
 }

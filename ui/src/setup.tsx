@@ -1,49 +1,27 @@
-// Settings, and the first screen: the models that were found, a form to connect another, the tour and the practice model.
+// The first screen: the models that were found, a form to connect another, the tour and the practice model. Settings show the same offers.
 import { useState } from "preact/hooks";
 import { call, Problem } from "./api";
-import { Devices } from "./devices";
+import { Field, prevented, Radios } from "./form";
+import { Icon } from "./icon";
 import mark from "./mark.svg";
-import { McpServers } from "./mcp";
-import { askBeforePractice, ModelList } from "./models";
-import { Rules } from "./rules";
-import { Schedules } from "./schedules";
-import { go, modelName, pathOf, putListed, setup, toast } from "./state";
-import type { Listed, Offer, Setup } from "./types";
+import { askBeforePractice } from "./models";
+import { enter, go, isOwner, modelName, setup, toast } from "./state";
+import { t, tx } from "./text";
+import type { Listed, Offer, Preset, Setup } from "./types";
 import { visible } from "./words";
 
 type Said = { text: string; hint: string } | null;
 const sayProblem = (error: unknown): Said =>
-  error instanceof Problem ? { text: error.message, hint: error.hint } : { text: "Something went wrong.", hint: "Try again." };
+  error instanceof Problem ? { text: error.message, hint: error.hint } : { text: t("error.unknown"), hint: t("error.try_again") };
 
 function Refusal({ said }: { said: Said }) {
-  return (
-    <div role="alert">
-      {said !== null && (
-        <p class="refusal">
-          {said.text} {said.hint !== "" && <span>{said.hint}</span>}
-        </p>
-      )}
-    </div>
-  );
+  return <div role="alert">{said !== null && <p class="refusal">{said.text} {said.hint !== "" && <span>{said.hint}</span>}</p>}</div>;
 }
 
-function connected(next: Setup): void {
-  setup.value = next;
-  toast(`Now using ${modelName(next.model)}.`);
-  go("/");
-}
-
-export function SetupScreen() {
-  const [form, setForm] = useState(false);
+/** Runs the requests of a form. `busy` is the name of the one that runs, and `said` why the last one failed. */
+function useRun() {
   const [busy, setBusy] = useState("");
   const [said, setSaid] = useState<Said>(null);
-  const found = setup.value;
-  if (found === null)
-    return (
-      <main class="setup">
-        <p class="status">Looking for models…</p>
-      </main>
-    );
   const run = async (name: string, work: () => Promise<void>) => {
     setBusy(name);
     setSaid(null);
@@ -55,169 +33,169 @@ export function SetupScreen() {
       setBusy("");
     }
   };
+  return { busy, said, setSaid, run };
+}
+
+/** The first model leads to the first conversation; another one is added to the list in Settings. */
+function connected(next: Setup): void {
+  const first = setup.value?.model === null;
+  setup.value = next;
+  toast(t("model.now", { model: modelName(next.model) }));
+  if (first) go("/");
+}
+
+export function WelcomeScreen() {
+  const found = setup.value;
+  if (found === null) return <main class="setup"><p class="status">{t("settings.looking")}</p></main>;
+  return <main class="setup" aria-labelledby="greeting">
+    <div class="page">
+      <img src={mark} alt="" width="56" height="56" />
+      <h1 id="greeting">{t("settings.welcome")}</h1>
+      <Offers />
+      <p class="meta">
+        {tx("settings.foot", {
+          file: <code>{visible(found.file)}</code>,
+          version: visible(found.version),
+          licences: <a href="/third-party.txt" target="_blank" rel="noopener">{t("settings.licences")}</a>,
+        })}
+      </p>
+    </div>
+  </main>;
+}
+
+/** What can be connected: the models that were found, any other server, the tour and the practice model. */
+export function Offers() {
+  const [form, setForm] = useState(false);
+  const { busy, said, run } = useRun();
+  const { offers, model } = setup.value!;
   const use = (offer: Offer) => {
     const connect = () => void run(offer.id, async () => connected(await call<Setup>("POST", "/api/setup/use", { offer: offer.id })));
     if (offer.kind === "practice") askBeforePractice(connect);
     else connect();
   };
-  const tour = () =>
-    run("tour", async () => {
-      const listed = await call<Listed>("POST", "/api/tour");
-      putListed(listed);
-      go(pathOf(listed.id));
-    });
-  const first = found.model === null;
-  const real = found.offers.filter((offer) => offer.kind !== "practice");
-  const practice = found.offers.filter((offer) => offer.kind === "practice");
-  const button = (offer: Offer, main: boolean) => (
-    <OfferButton key={offer.id} title={offer.title} detail={offer.detail} main={main} busy={busy} name={offer.id} run={() => use(offer)} />
-  );
-  return (
-    <main class="setup" aria-labelledby="greeting">
-      <div class="page">
-        <img src={mark} alt="" width="56" height="56" />
-        <h1 id="greeting">
-          {first ? "Welcome to Tenax. Connect a model to start." : "Models"}
-        </h1>
-        {found.model !== null && (
-          <p class="lead">
-            Active model: <strong>{visible(modelName(found.model))}</strong>
-            {found.model.url ? <> ({visible(found.model.url)})</> : null}
-          </p>
-        )}
-        <Refusal said={said} />
-        {!first && <ModelList />}
-        <div class="offers">
-          {real.map((offer, n) => button(offer, first && n === 0))}
-          <button type="button" class="offer" aria-expanded={form} onClick={() => setForm(!form)}>
-            <b>{real.length > 0 || !first ? "Connect another model" : "Connect a model"}</b>
-            <span>Any OpenAI-compatible server, or Anthropic</span>
-          </button>
-          {form && <Connect />}
-          <OfferButton
-            title="Take the tour (no key needed)"
-            detail="2-minute demo: we crash the server mid-answer and nothing is lost"
-            main={first && real.length === 0}
-            busy={busy}
-            name="tour"
-            run={() => void tour()}
-          />
-          {practice.map((offer) => button(offer, false))}
-        </div>
-        {!first && found.file !== "" && <Rules />}
-        {!first && found.file !== "" && <McpServers />}
-        {!first && <Schedules />}
-        {!first && <Devices />}
-        <p class="meta">
-          Settings file: <code>{visible(found.file)}</code> · Version {visible(found.version)} ·{" "}
-          <a href="/third-party.txt" target="_blank" rel="noopener">
-            Open-source licences
-          </a>
-        </p>
-      </div>
-    </main>
-  );
+  const tour = () => run("tour", async () => { enter(await call<Listed>("POST", "/api/tour")); });
+  const first = model === null;
+  const real = offers.filter((offer) => offer.kind !== "practice");
+  const practice = offers.filter((offer) => offer.kind === "practice");
+  const button = (offer: Offer, main: boolean) =>
+    <OfferButton key={offer.id} title={offer.title} detail={offer.detail} main={main} busy={busy} name={offer.id} run={() => use(offer)} />;
+  return <>
+    <Refusal said={said} />
+    <div class="offers">
+      {real.map((offer, n) => button(offer, first && n === 0))}
+      {(isOwner.value || first) && <button type="button" class={first && real.length === 0 && !form ? "offer main" : "offer"} aria-expanded={form} onClick={() => setForm(!form)}>
+        <b>{t(real.length > 0 || !first ? "settings.connect_other" : "settings.connect")}</b>
+        <span>{t("settings.connect_about")}</span>
+      </button>}
+      {form && <Connect />}
+      <OfferButton title={t("settings.tour")} detail={t("settings.tour_about")} main={false} busy={busy} name="tour"
+        run={() => void tour()} />
+      {practice.map((offer) => button(offer, false))}
+    </div>
+  </>;
 }
 
-interface OfferProps {
-  title: string;
-  detail: string;
-  main: boolean;
-  busy: string;
-  name: string;
-  run: () => void;
-}
+interface OfferProps { title: string; detail: string; main: boolean; busy: string; name: string; run: () => void }
 
 function OfferButton({ title, detail, main, busy, name, run }: OfferProps) {
-  return (
-    <button type="button" class={main ? "offer main" : "offer"} disabled={busy !== ""} onClick={run}>
-      <b>{visible(title)}</b>
-      <span>{busy === name ? "One moment…" : visible(detail)}</span>
-    </button>
-  );
+  return <button type="button" class={main ? "offer main" : "offer"} disabled={busy !== ""} onClick={run}>
+    <b>{visible(title)}</b>
+    <span>{busy === name ? t("settings.busy") : visible(detail)}</span>
+  </button>;
 }
 
-const KINDS = {
-  openai: { label: "OpenAI-compatible", url: "https://api.openai.com/v1" },
-  anthropic: { label: "Anthropic", url: "https://api.anthropic.com" },
-};
+const APIS = ["openai", "anthropic"] as const;
+type Api = (typeof APIS)[number];
 
 function Connect() {
-  const [api, setApi] = useState<keyof typeof KINDS>("openai");
-  const [url, setUrl] = useState(KINDS.openai.url);
+  const presets = setup.value?.presets ?? [];
+  const [preset, setPreset] = useState<Preset | undefined>(presets[0]);
+  const [api, setApi] = useState<Api>(presets[0]?.api ?? "openai");
+  const [url, setUrl] = useState(presets[0]?.url ?? "");
   const [key, setKey] = useState("");
   const [models, setModels] = useState<string[] | null>(null);
   const [name, setName] = useState("");
-  const [busy, setBusy] = useState(false);
-  const [said, setSaid] = useState<Said>(null);
+  const { busy, said, setSaid, run } = useRun();
   const where = { api, url: url.trim(), ...(key !== "" && { key }) };
-  const run = (work: () => Promise<void>) => async (event: Event) => {
-    event.preventDefault();
-    setBusy(true);
-    setSaid(null);
-    try {
-      await work();
-    } catch (error) {
-      setSaid(sayProblem(error));
-    } finally {
-      setBusy(false);
-    }
-  };
-  const load = run(async () => {
+  const load = () => run("load", async () => {
     const found = await call<{ models: string[] }>("POST", "/api/setup/models", where);
     setModels(found.models);
     setName(found.models[0] ?? "");
-    if (found.models.length === 0) setSaid({ text: "The server lists no models.", hint: "Enter the name of the model." });
+    if (found.models.length === 0) setSaid({ text: t("settings.no_models"), hint: t("settings.enter_name") });
   });
-  const connect = run(async () => connected(await call<Setup>("POST", "/api/setup/connect", { ...where, name: name.trim() })));
-  const choose = (next: keyof typeof KINDS) => {
-    if (url === KINDS[api].url) setUrl(KINDS[next].url);
-    setApi(next);
+  const connect = () => run("connect", async () => connected(await call<Setup>("POST", "/api/setup/connect", { ...where, name: name.trim() })));
+  const write = (next: string) => {
+    setUrl(next);
     setModels(null);
   };
-  return (
-    <form class="connect" aria-label="Connect a model" onSubmit={(event) => void (models === null ? load(event) : connect(event))}>
-      <fieldset>
-        <legend>Type of server</legend>
-        {(Object.keys(KINDS) as (keyof typeof KINDS)[]).map((kind) => (
-          <label class="radio" key={kind}>
-            <input type="radio" name="api" checked={api === kind} onChange={() => choose(kind)} />
-            {KINDS[kind].label}
-          </label>
-        ))}
-      </fieldset>
-      <label>
-        URL
-        <input type="url" required value={url} onInput={(event) => setUrl(event.currentTarget.value)} />
-      </label>
-      <label>
-        API key <span class="meta">(leave empty if the server needs none)</span>
-        <input type="password" autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
-      </label>
-      <Refusal said={said} />
-      {models !== null && (
-        <label>
-          Model
-          <input list="models" required value={name} onInput={(event) => setName(event.currentTarget.value)} />
-          <datalist id="models">
-            {models.map((model) => (
-              <option key={model} value={model} />
-            ))}
-          </datalist>
-          <span class="meta">{models.length === 1 ? "1 model." : `${models.length} models. Clear the field to see them all.`}</span>
-        </label>
-      )}
-      <div class="choices">
-        <button type="button" class={models === null ? "main" : ""} disabled={busy} onClick={(event) => void load(event)}>
-          Load models
-        </button>
-        {models !== null && (
-          <button type="submit" class="main" disabled={busy || name.trim() === ""}>
-            Connect
-          </button>
-        )}
-        {busy && <span class="meta">Contacting the server…</span>}
+  const choose = (next: Preset | undefined) => {
+    setPreset(next);
+    setModels(null);
+    setSaid(null);
+    if (next === undefined) return setUrl("");
+    setUrl(next.url);
+    setApi(next.api);
+  };
+  return <form class="connect" aria-label={t("settings.connect")} onSubmit={prevented(models === null ? load : connect)}>
+    <label>
+      {t("settings.provider")}
+      <select onChange={(event) => choose(presets.find(({ id }) => id === event.currentTarget.value))}>
+        {presets.map(({ id, title }) => <option key={id} value={id} selected={id === preset?.id}>{visible(title)}</option>)}
+        <option value="" selected={preset === undefined}>{t("settings.other_server")}</option>
+      </select>
+    </label>
+    {preset === undefined &&
+      <Radios legend={t("settings.type")} name="api" options={APIS.map((kind) => [kind, t(`settings.kind.${kind}`)])} value={api} choose={setApi} />}
+    <Field label={t("settings.url")} type="url" required value={url} put={write} autocomplete="on" />
+    <Field label={t("settings.api_key")} hint={t("settings.key_hint")} type="password" value={key} put={setKey} />
+    {preset !== undefined && preset.keys !== "" && <a class="away" href={preset.keys} target="_blank" rel="noreferrer">
+      {t("settings.key_page", { provider: visible(preset.title) })} <Icon name="external" />
+    </a>}
+    <Refusal said={said} />
+    {models !== null && <ModelNames names={models} chosen={name} choose={setName} />}
+    <div class="choices">
+      <button type="button" class={models === null ? "main" : ""} disabled={busy !== ""} onClick={() => void load()}>{t("settings.load")}</button>
+      {models !== null && <button type="submit" class="main" disabled={busy !== "" || name.trim() === ""}>{t("settings.connect_button")}</button>}
+      {busy !== "" && <span class="meta">{t("settings.contacting")}</span>}
+    </div>
+  </form>;
+}
+
+/** The models of a server, with a filter. A name that the server does not list can be written. */
+function ModelNames({ names, chosen, choose }: { names: string[]; chosen: string; choose: (name: string) => void }) {
+  const [query, setQuery] = useState("");
+  const words = query.toLowerCase().split(/\s+/);
+  const matches = names.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
+  const written = query.trim();
+  const shown = written === "" || names.includes(written) ? matches : [...matches, written];
+  const filter = (next: string) => {
+    setQuery(next);
+    if (names.length === 0) choose(next.trim());
+  };
+  return <fieldset class="names">
+    <legend>{t("settings.model")}</legend>
+    <input
+      type="search"
+      aria-label={t(names.length === 0 ? "settings.model_name" : "settings.filter")}
+      placeholder={t(names.length === 0 ? "settings.model_name" : "settings.filter")}
+      value={query}
+      onInput={(event) => filter(event.currentTarget.value)}
+      onKeyDown={(event) => {
+        // Enter takes the first match; it does not send the form with another one.
+        if (event.key !== "Enter" || shown[0] === undefined || shown[0] === chosen) return;
+        event.preventDefault();
+        choose(shown[0]);
+      }}
+      autocomplete="off"
+    />
+    {names.length > 0 && <>
+      <div class="list">
+        {shown.map((name) => <label key={name} class="radio">
+          <input type="radio" name="model" value={name} checked={name === chosen} onChange={() => choose(name)} />
+          <span>{names.includes(name) ? visible(name) : t("settings.other_name", { name: visible(name) })}</span>
+        </label>)}
       </div>
-    </form>
-  );
+      <p class="meta" role="status">{t("settings.found", { n: matches.length })}</p>
+    </>}
+  </fieldset>;
 }

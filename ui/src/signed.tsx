@@ -2,19 +2,17 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "./api";
+import { attempt } from "./state";
 
 const RENEW_MS = 4 * 60_000;
 const RETRY_MS = 5000;
 const BATCH_MAX = 100;
-
 type Waiting = { path: string; give: (address: string) => void; fail: (error: unknown) => void };
 let waiting: Waiting[] = [];
 
 /** Request the signed URL of a path. Calls in the same tick share a request. */
 function sign(path: string): Promise<string> {
-  return new Promise((give, fail) => {
-    if (waiting.push({ path, give, fail }) === 1) queueMicrotask(() => void signAll());
-  });
+  return new Promise((give, fail) => { if (waiting.push({ path, give, fail }) === 1) queueMicrotask(() => void signAll()); });
 }
 
 async function signAll(): Promise<void> {
@@ -45,9 +43,7 @@ export function useAddress(path: string): string | undefined {
           setAddress(next);
           timer = setTimeout(renew, RENEW_MS);
         },
-        () => {
-          if (!gone) timer = setTimeout(renew, RETRY_MS);
-        },
+        () => { if (!gone) timer = setTimeout(renew, RETRY_MS); },
       );
     };
     const seen = () => document.visibilityState === "visible" && renew();
@@ -62,20 +58,31 @@ export function useAddress(path: string): string | undefined {
   return address;
 }
 
-interface DownloadProps {
-  path: string;
-  name: string | undefined;
-  class?: string;
-  children: ComponentChildren;
-}
+/** Download the file at a path now. */
+export const download = (path: string): Promise<unknown> => attempt(async () => {
+  const link = document.createElement("a");
+  link.href = await sign(path);
+  link.download = ""; // the server names the file
+  link.click();
+});
+
+interface DownloadProps { path: string; name: string | undefined; class?: string; children: ComponentChildren }
 
 /** A link that downloads the file at a path. */
 export function Download({ path, name, children, class: style }: DownloadProps) {
   const address = useAddress(path);
   if (address === undefined) return <span class={style}>{children}</span>;
-  return (
-    <a class={style} href={address} download={name}>
-      {children}
-    </a>
-  );
+  return <a class={style} href={address} download={name}>{children}</a>;
+}
+
+/** Show the pictures below an element that are attachments, once each. */
+export function showOwnPictures(within: Element): void {
+  for (const link of within.querySelectorAll<HTMLAnchorElement>(".picture.own:not(.done) > a")) {
+    link.parentElement!.classList.add("done");
+    const show = (address: string) => {
+      const picture = Object.assign(document.createElement("img"), { alt: link.textContent ?? "", src: address });
+      picture.onload = () => link.replaceWith(picture);
+    };
+    sign(link.getAttribute("href") ?? "").then(show, () => undefined); // the name stays
+  }
 }

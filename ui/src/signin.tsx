@@ -1,30 +1,16 @@
 // Signing in with a link: its code is exchanged for a cookie, and for a key that only this page can read.
 import { useEffect, useState } from "preact/hooks";
 import { become, call, me, Problem } from "./api";
-import { copy } from "./prose";
+import { CommandLine } from "./prose";
+import { t, tx } from "./text";
 import type { Listed } from "./types";
 import { visible } from "./words";
 
 type SignedIn = { user: string; key: string; instead_of: string };
-
-export function LinkCommand() {
-  return (
-    <>
-      <p class="lead">Run this in a terminal and open the link it prints:</p>
-      <p class="command">
-        <code>tenax link</code>
-        <button type="button" onClick={(event) => void copy(event.currentTarget, "tenax link")}>
-          Copy
-        </button>
-      </p>
-    </>
-  );
-}
+export function LinkCommand() { return <><p class="lead">{t("signin.run")}</p><CommandLine command="tenax link" /></>; }
 
 /** Where to go after signing in: a path of this site, never another site. */
-function target(to: string | null): string {
-  return to !== null && /^\/(?![/\\])/.test(to) ? to : "/";
-}
+function target(to: string | null): string { return to !== null && /^\/(?![/\\])/.test(to) ? to : "/"; }
 
 /** Return the path to open. The page starts the tour with a request, so that opening an address alone starts nothing. */
 async function arrive(to: string): Promise<string> {
@@ -32,15 +18,11 @@ async function arrive(to: string): Promise<string> {
 }
 
 /** Run one sign-in at a time across tabs, so that the cookie and the key of a browser belong to the same device. */
-function inTurn(work: () => Promise<void>): Promise<void> {
-  return "locks" in navigator ? navigator.locks.request("tenax.sign-in", work) : work();
-}
-
-const AGAIN = new Problem(403, "Open the link again."); // the page does not keep the code
+function inTurn(work: () => Promise<void>): Promise<void> { return "locks" in navigator ? navigator.locks.request("tenax.sign-in", work) : work(); }
 
 export function SignInScreen({ code, to, done }: { code: string; to: string | null; done: (path: string) => void }) {
   const [asked, ask] = useState<SignedIn | null>(null);
-  const [said, say] = useState<Problem | null>(code === "" ? AGAIN : null);
+  const [said, say] = useState<Problem | null>(code === "" ? new Problem(403, t("signin.again")) : null); // the page does not keep the code
   const [busy, setBusy] = useState(true);
   const signIn = async (replace: boolean) => {
     setBusy(true);
@@ -52,55 +34,30 @@ export function SignInScreen({ code, to, done }: { code: string; to: string | nu
       become(signed.user, signed.key);
       done(await arrive(target(to)));
     } catch (error) {
-      say(error instanceof Problem ? error : new Problem(0, "Something went wrong.", "Open the link again."));
+      say(error instanceof Problem ? error : new Problem(0, t("error.unknown"), t("signin.again")));
     } finally {
       setBusy(false);
     }
   };
   const go = (replace: boolean) => inTurn(() => signIn(replace));
-  useEffect(() => {
-    if (code !== "") void go(false);
-  }, []);
-  if (said !== null)
-    return (
-      <main class="setup">
-        <div class="page">
-          <h1>{said.message}</h1>
-          {said.passing ? (
-            <p>
-              <button type="button" class="main" disabled={busy} onClick={() => void go(false)}>
-                Try again
-              </button>
-            </p>
-          ) : (
-            <LinkCommand />
-          )}
-        </div>
-      </main>
-    );
-  if (asked === null)
-    return (
-      <main class="setup">
-        <p class="status">Signing in…</p>
-      </main>
-    );
-  return (
-    <main class="setup">
-      <div class="page">
-        <h1>Sign in as {visible(asked.user)}?</h1>
-        <p class="lead">
-          This browser is signed in as <strong>{visible(asked.instead_of)}</strong>. The link that you opened is for <strong>{visible(asked.user)}</strong>. If
-          somebody else sent you this link, they could read what you write.
-        </p>
-        <div class="choices">
-          <button type="button" class="main" disabled={busy} onClick={() => done("/")}>
-            Stay signed in as {visible(asked.instead_of)}
-          </button>
-          <button type="button" disabled={busy} onClick={() => void go(true)}>
-            Sign in as {visible(asked.user)}
-          </button>
-        </div>
+  useEffect(() => { if (code !== "") void go(false); }, []);
+  if (said !== null) return <main class="setup">
+    <div class="page">
+      <h1>{said.message}</h1>
+      {said.passing ? <p><button type="button" class="main" disabled={busy} onClick={() => void go(false)}>{t("common.try_again")}</button></p> : <LinkCommand />}
+    </div>
+  </main>;
+  if (asked === null) return <main class="setup"><p class="status">{t("signin.busy")}</p></main>;
+  return <main class="setup">
+    <div class="page">
+      <h1>{t("signin.ask", { user: visible(asked.user) })}</h1>
+      <p class="lead">
+        {tx("signin.warning", { present: <strong>{visible(asked.instead_of)}</strong>, user: <strong>{visible(asked.user)}</strong> })}
+      </p>
+      <div class="choices">
+        <button type="button" class="main" disabled={busy} onClick={() => done("/")}>{t("signin.stay", { user: visible(asked.instead_of) })}</button>
+        <button type="button" disabled={busy} onClick={() => void go(true)}>{t("signin.change", { user: visible(asked.user) })}</button>
       </div>
-    </main>
-  );
+    </div>
+  </main>;
 }

@@ -1,37 +1,38 @@
 // The state of the page, as signals: the route, toasts, the active model, the list, the open conversation and the connection.
 import { batch, computed, effect, signal, type Signal } from "@preact/signals";
-import { become, call, conversationPath, isStillMe, KEY, me, Problem } from "./api";
+import { become, call, conversationPath, isStillMe, me, Problem } from "./api";
 import { adoptDrafts, carry } from "./drafts";
 import { Hub } from "./hub";
 import { recall, remember } from "./browserStorage";
+import { updateWorker } from "./install";
+import { KEY } from "./key";
+import { projects, takePreferences } from "./preferences";
 import { outbox, discard, pump, startOutbox, type Outgoing } from "./outbox";
-import { Mismatch, Rows } from "./rows";
+import { foldTurns, Mismatch, Rows } from "./rows";
+import { t } from "./text";
 import type { Connection, Frame, FromHub, Lacks, Listed, Model, Row, RowPage, Setup, ToHub } from "./types";
-import { visible } from "./words";
 
 // -- the route -----------------------------------------------------------------------------------------------------
 
-export interface Route {
-  screen: "conversation" | "setup" | "memory";
+interface Route {
+  screen: "conversation" | "setup" | "settings" | "memory";
   conversation: string | null;
-  /** The message to show, from a search. */
-  hit: { seq: number; role: string } | null;
+  section: string; // The section of the settings; "" for the list of sections.
+  hit: { seq: number; role: string } | null; // the message to show, from a search
 }
 
 /** Decode a part of a URL. A part that was cut in the middle of a character is returned as it is. */
 function decoded(part: string): string {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
+  try { return decodeURIComponent(part); } catch { return part; }
 }
 
 function readRoute(): Route {
   const path = /^\/c\/([^/]+)/.exec(location.pathname)?.[1];
+  const screen = /^\/(setup|settings|memory)(?:\/|$)/.exec(location.pathname)?.[1] as Route["screen"] | undefined;
   const hit = /^#(\w+)-(\d+)$/.exec(location.hash);
   return {
-    screen: location.pathname === "/setup" ? "setup" : location.pathname === "/memory" ? "memory" : "conversation",
+    screen: screen ?? "conversation",
+    section: /^\/settings\/([a-z]+)/.exec(location.pathname)?.[1] ?? "",
     conversation: path === undefined ? null : decoded(path),
     hit: hit === null ? null : { role: hit[1]!, seq: Number(hit[2]) },
   };
@@ -39,6 +40,31 @@ function readRoute(): Route {
 
 export const route = signal<Route>(readRoute());
 export const drawer = signal(false);
+/** The words with which the palette opens, or null while it is closed. */
+export const palette = signal<string | null>(null);
+/** Whether the panel with the files is open, and the file that it shows. */
+export const panel = signal(false);
+export const openedFile = signal<string | null>(null);
+
+/** Show a file of the open conversation in the panel. */
+export function showFile(path: string): void {
+  batch(() => {
+    openedFile.value = path;
+    panel.value = true;
+  });
+}
+
+/** Whether the bar that searches the open conversation is shown. */
+export const finding = signal(false);
+/** Whether the list of the person's messages in the open conversation is shown. */
+export const outlined = signal(false);
+/** Whether the sidebar is folded on wide screens, in this browser. */
+export const folded = signal(recall("tenax.folded") === "yes");
+
+export function fold(away: boolean): void {
+  folded.value = away;
+  remember("tenax.folded", away ? "yes" : "");
+}
 
 export function go(path: string, how: "push" | "replace" = "push"): void {
   const here = path === location.pathname + location.hash; // do not add a history entry for the current page
@@ -62,19 +88,12 @@ export function follow(event: MouseEvent): void {
 
 /** The words of the search that led to the open message. */
 export const hitWords = signal("");
-
 const ID = /^[A-Za-z0-9_.-]{1,128}$/;
 export const pathOf = (id: string): string => `/c/${encodeURIComponent(id)}`;
 
 // -- toasts --------------------------------------------------------------------------------------------------------
 
-export interface Toast {
-  id: number;
-  text: string;
-  bad: boolean;
-  action?: { label: string; run: () => void };
-}
-
+interface Toast { id: number; text: string; bad: boolean; action?: { label: string; run: () => void } }
 export const toasts = signal<Toast[]>([]);
 let toastCount = 0;
 
@@ -92,7 +111,7 @@ export async function attempt<T>(work: () => Promise<T>): Promise<T | undefined>
     return await work();
   } catch (error) {
     if (error instanceof Problem && error.status === 401) deny(error);
-    toast(error instanceof Problem ? error.sentence : "Something went wrong. Reload the page and try again.", undefined, true);
+    toast(error instanceof Problem ? error.sentence : t("error.reload"), undefined, true);
     return undefined;
   }
 }
@@ -112,9 +131,11 @@ function deny(why: Problem): void {
 /** The display name of a model, or an empty text for none. */
 export function modelName(model: Model | null): string {
   if (model === null) return "";
-  return model.kind === "practice" ? "Practice model" : model.kind === "script" ? model.label : model.name || model.label;
+  return model.kind === "practice" ? t("model.practice") : model.kind === "script" ? model.label : model.name || model.label;
 }
 
+/** Whether the person runs this Tenax: only they change the settings of the server. The server names the file to them only. */
+export const isOwner = computed(() => setup.value !== null && setup.value.file !== "");
 let loading: Promise<void> | null = null;
 
 /** Load the setup. Calls at the same time share one request. */
@@ -154,7 +175,16 @@ function compareListed(a: Listed, b: Listed): number {
 }
 
 export const titleOf = (conversation: { title: string | null; words?: string | null } | undefined): string =>
-  conversation?.title || conversation?.words || "New conversation";
+  conversation?.title || conversation?.words || t("conversation.new");
+
+/** What a conversation wants of the person: an answer, a look at a failure or at a finished answer; or nothing yet. */
+export type Attention = "" | "asks" | "failed" | "running" | "unread";
+
+export function attentionOf({ state, unread }: Listed): Attention {
+  if (state === "asks" || state === "running") return state;
+  // A failure that the person has seen is past.
+  return unread ? (state === "failed" ? "failed" : "unread") : "";
+}
 
 export function putListed(...changed: Listed[]): void {
   const next = new Map(conversations.value);
@@ -162,10 +192,14 @@ export function putListed(...changed: Listed[]): void {
   conversations.value = next;
 }
 
-/** Remove a conversation that was deleted here. The stream confirms it a moment later. */
-export function dropListed(id: string): void {
-  conversations.value = new Map([...conversations.value].filter(([name]) => name !== id));
+/** Open a conversation that was created just now. */
+export function enter(created: Listed): void {
+  putListed(created);
+  go(pathOf(created.id));
 }
+
+/** Remove a conversation that was deleted here. The stream confirms it a moment later. */
+export function dropListed(id: string): void { conversations.value = new Map([...conversations.value].filter(([name]) => name !== id)); }
 
 function takeList(frame: Frame & { type: "list" }): void {
   const next = new Map(conversations.value);
@@ -212,6 +246,9 @@ export class Pager {
 // -- the open conversation -----------------------------------------------------------------------------------------
 
 const LAST_MAX = 100;
+const OUTLINE_MIN = 5;
+const REACH_PAGE = 200;
+const REACH_PAGES_MAX = 500;
 
 export class View {
   readonly rows = new Rows();
@@ -262,6 +299,8 @@ export class View {
   readonly asks = computed(() => this.last((row) => row.state === "asks") !== undefined);
   /** The kind of the last row that is not queued. A user message means that an answer is on its way. */
   readonly lastKind = computed(() => this.last((row) => row.state !== "queued" && row.state !== "steering")?.kind);
+  /** The tool calls that wait for an approval. */
+  readonly approvals = computed(() => this.order.value.slice(-LAST_MAX).filter((id) => this.row(id).value?.state === "asks" && this.row(id).value.name !== "ask"));
   readonly todo = computed(() => this.last((row) => row.kind === "tool" && row.name === "todo" && row.state !== "failed")?.id);
   readonly survived = computed(() => this.last((row) => row.kind === "marker" && row.state === "resumed") !== undefined);
   readonly settled = computed(() => {
@@ -293,6 +332,28 @@ export class View {
     }
     return found;
   });
+
+  /** Whether the person wrote so many messages that an outline helps. */
+  readonly long = computed(() => this.more.value || this.order.value.filter((id) => this.rows.byId.get(id)?.kind === "user").length > OUTLINE_MIN);
+
+  /** The work of finished turns, which is shown as one line. A turn is finished when nothing runs any more. */
+  readonly folds = computed(() => {
+    void [this.order.value, this.busy.value, this.asks.value, this.settled.value]; // what a fold depends on; the rows are no signal
+    return foldTurns(this.rows.all);
+  });
+  /** The folded turns that the person opened, by their first row. */
+  readonly unfolded = signal<ReadonlySet<string>>(new Set());
+
+  unfold(id: string, open: boolean): void {
+    if (this.unfolded.value.has(id) === open) return;
+    const next = new Set(this.unfolded.value);
+    if (open) next.add(id);
+    else next.delete(id);
+    this.unfolded.value = next;
+  }
+
+  /** Open the folded turn that contains a row. */
+  reveal(id: string): void { for (const [first, members] of this.folds.value) if (members.includes(id)) this.unfold(first, true); }
 
   take(frame: Frame): void {
     if (frame.type === "rows") {
@@ -330,7 +391,23 @@ export class View {
     return this.loading;
   }
 
-  private async loadOlder(limit: number): Promise<boolean> {
+  /** Load the pages above up to the event with this number. They are shown together: each page alone would render everything again. */
+  async reach(seq: number): Promise<void> {
+    await this.loading;
+    const load = async () => {
+      for (let page = 0; page < REACH_PAGES_MAX; page++) {
+        const oldest = this.rows.oldest;
+        const reached = this.rows.next === null || this.rows.byId.has(String(seq)) || (oldest !== undefined && oldest.key[0] <= seq);
+        if (reached || !(await this.loadOlder(REACH_PAGE, false))) break;
+      }
+      batch(() => this.show([], true));
+      return true;
+    };
+    this.loading ??= load().finally(() => (this.loading = null));
+    await this.loading;
+  }
+
+  private async loadOlder(limit: number, show = true): Promise<boolean> {
     const { next } = this.rows;
     if (next === null) return false;
     try {
@@ -338,7 +415,7 @@ export class View {
       const page = await call<RowPage>("GET", path);
       if (this.rows.next !== next) return true; // a snapshot arrived in the meantime
       this.rows.older(page);
-      batch(() => this.show([], true));
+      if (show) batch(() => this.show([], true));
       return page.rows.length > 0;
     } catch {
       return false;
@@ -347,7 +424,6 @@ export class View {
 }
 
 export const view = signal<View | null>(null);
-
 let left: string | null = null;
 /** The conversation that was open last, if it still exists. Leaving it ends a segment for the memory. */
 export const leaving = (): string | null => (left !== null && conversations.peek().has(left) ? left : null);
@@ -377,7 +453,6 @@ export const banner = signal<"live" | "lost" | "back">("live");
 /** The conversation of the tour in which the person killed the server. */
 export const plugged = signal<string | null>(recall("tenax.plugged"));
 export const wasPulled = signal(false);
-
 let tell: (message: ToHub) => void = () => undefined;
 let bannerTimer: ReturnType<typeof setTimeout> | undefined;
 
@@ -396,6 +471,8 @@ function heard(message: FromHub): void {
       lacks.value = null; // the server reports it again if it still applies
       greeted(frame.version);
     } else if (frame.type === "store") lacks.value = frame.lacks;
+    else if (frame.type === "preferences") takePreferences(frame.preferences);
+    else if (frame.type === "projects") projects.value = frame.projects;
     else if ("conversation" in frame && frame.conversation === view.value?.id) view.value.take(frame);
   });
 }
@@ -404,8 +481,10 @@ let version = "";
 
 /** Offer a reload if the server has another version than before. */
 function greeted(next: string): void {
-  if (version !== "" && version !== next)
-    toast("Tenax was updated.", { label: "Reload", run: () => location.reload() });
+  if (version !== "" && version !== next) {
+    void updateWorker().catch(() => undefined); // the next navigation tries again
+    toast(t("page.updated"), { label: t("common.reload"), run: () => location.reload() });
+  }
   version = next;
 }
 
@@ -461,13 +540,8 @@ export function start(): void {
     const next = id === null ? null : new View(id);
     if (next !== null && !ID.test(next.id)) next.gone.value = true; // an invalid id would make the whole cursor invalid
     view.value = next;
+    openedFile.value = null;
     tell({ type: "watch", conversation: next === null || next.gone.peek() ? null : next.id });
-  });
-  effect(() => {
-    const { screen, conversation } = route.value;
-    const name = { setup: "Settings", memory: "Memory", conversation: conversation === null ? "" : visible(titleOf(current.value)) }[screen];
-    const asks = view.value?.asks.value === true ? "(1) " : "";
-    document.title = name === "" ? "Tenax" : `${asks}${name.slice(0, 80)} · Tenax`;
   });
   effect(() => {
     // The outbox shows an accepted message until the stream delivers its row.
@@ -491,9 +565,7 @@ export function start(): void {
   });
   window.addEventListener("popstate", () => (route.value = readRoute()));
   window.addEventListener("online", () => tell({ type: "now" }));
-  document.addEventListener("visibilitychange", () => {
-    if (document.visibilityState === "visible") tell({ type: "now" });
-  });
+  document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") tell({ type: "now" }); });
   window.addEventListener("pagehide", () => tell({ type: "bye" }));
   window.addEventListener("pageshow", (event) => {
     if (!event.persisted) return;
@@ -508,7 +580,6 @@ export async function fetchListed(id: string): Promise<void> {
   try {
     putListed(await call<Listed>("GET", conversationPath(id)));
   } catch (error) {
-    if (error instanceof Problem && (error.status === 404 || error.status === 410) && view.value?.id === id)
-      view.value.gone.value = true;
+    if (error instanceof Problem && (error.status === 404 || error.status === 410) && view.value?.id === id) view.value.gone.value = true;
   }
 }

@@ -1,26 +1,26 @@
 // The transcript: follows its end while the person is there, loads older rows without jumping, and scrolls to a search hit.
-import { signal } from "@preact/signals";
+import { signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { call, conversationPath } from "./api";
+import { FindBar } from "./find";
+import { Outline } from "./outline";
 import { outbox, type Outgoing } from "./outbox";
-import { copyFromCode } from "./prose";
-import { Dots, RowView, UnsentRow } from "./row";
+import { Dots } from "./row";
+import { aim, RowList } from "./rowlist";
 import { rowOfHit } from "./rows";
-import { hitWords, route, running, toast, type View } from "./state";
+import { connection, current, finding, hitWords, outlined, route, running, toast, type View } from "./state";
+import { t } from "./text";
 import { TourCard } from "./tour";
 import { bytes, marked } from "./words";
 
-const HIT_PAGES_MAX = 25;
-const HIT_PAGE = 200;
 const NEAR_PX = 60;
-
+const READ_MS = 300;
 /** The text for screen readers: each answer, when it is complete. */
 const spoken = signal("");
-
 const atEnd = signal(true);
-
-function isNearEnd(box: HTMLElement): boolean {
-  return box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX;
-}
+function isNearEnd(box: HTMLElement): boolean { return box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX; }
+const isVisible = signal(document.visibilityState === "visible");
+document.addEventListener("visibilitychange", () => (isVisible.value = document.visibilityState === "visible"));
 
 const sizesOf = (box: HTMLElement | null) => ({ top: box?.scrollTop ?? 0, height: box?.scrollHeight ?? 0, room: box?.clientHeight ?? 0 });
 
@@ -43,38 +43,22 @@ export function unsentOf(conversation: string | null, view: View | null): Outgoi
   });
 }
 
-/** Keep what the person looks at where it is while rows come in above it. */
-async function loadAbove(box: HTMLElement, view: View, limit?: number): Promise<boolean> {
-  const more = view.older(limit);
-  let anchor: Element | null = null;
-  let top = 0;
-  const stop = view.order.subscribe(() => {
-    // Before Preact renders: note the position of the first row.
-    anchor ??= box.querySelector("[data-row]");
-    top = anchor?.getBoundingClientRect().top ?? 0;
-  });
-  const came = await more;
-  stop();
-  await new Promise((done) => requestAnimationFrame(done));
-  if (came && anchor !== null) box.scrollTop += (anchor as Element).getBoundingClientRect().top - top;
-  return came;
-}
-
 async function showHit(box: HTMLElement, view: View, hit: { seq: number; role: string }, letGo: () => void): Promise<string | null> {
-  for (let page = 0; page < HIT_PAGES_MAX; page++) {
-    const oldest = view.rows.oldest;
-    const reached = view.rows.next === null || (oldest !== undefined && oldest.key[0] <= hit.seq);
-    if (view.rows.byId.has(String(hit.seq)) || reached) break;
-    if (!(await view.older(HIT_PAGE))) break;
-  }
+  await view.reach(hit.seq);
   const id = rowOfHit(view.rows, hit.seq, hit.role);
   if (id === null) return null;
+  view.reveal(id);
+  const work = [...view.folds.value].find(([, members]) => members.includes(id));
+  aim.value = work === undefined ? id : `work:${work[0]}`;
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
   const element = box.querySelector(`[data-row="${CSS.escape(id)}"]`);
   letGo();
   element?.scrollIntoView({ block: "center" });
   // The rows around it have their final heights only now.
-  requestAnimationFrame(() => (element === null ? undefined : (markWords(element) ?? element).scrollIntoView({ block: "center" })));
+  requestAnimationFrame(() => {
+    if (element !== null) (markWords(element) ?? element).scrollIntoView({ block: "center" });
+    aim.value = null;
+  });
   return id;
 }
 
@@ -137,7 +121,7 @@ export function Transcript({ view }: { view: View }) {
     const letGo = () => void (follows.current = false);
     letGo(); // and again when the hit is loaded, because rows that arrive above move the page too
     void showHit(box.current, view, hit, letGo).then((id) => {
-      if (id === null) toast("That message is further up. Scroll up to load it.");
+      if (id === null) toast(t("transcript.further_up"));
       hitRow.value = id;
     });
   }, [view, hit, view.ready.value]); // the same hit chosen again is a new object, so the effect runs again
@@ -150,7 +134,13 @@ export function Transcript({ view }: { view: View }) {
   }, [unsent.length]);
 
   useAnnouncement(view);
+  useReadMark(view);
 
+  /** Load the page above when the top is near. The rows of a page may be folded into few lines, so look again after each page. */
+  const loadAbove = () => {
+    if (box.current === null || box.current.scrollTop >= 600 || !view.more.value || !view.ready.value) return;
+    void view.older().then((came) => came && requestAnimationFrame(loadAbove));
+  };
   const onScroll = () => {
     const scroller = box.current;
     if (scroller === null) return;
@@ -164,59 +154,51 @@ export function Transcript({ view }: { view: View }) {
     else if (follows.current) scroller.scrollTop = scroller.scrollHeight;
     seen.current = sizesOf(scroller);
     atEnd.value = follows.current || near;
-    if (scroller.scrollTop < 600 && view.more.value && view.ready.value) void loadAbove(scroller, view);
+    loadAbove();
   };
   const jump = () => {
     follows.current = true;
     if (box.current !== null) box.current.scrollTop = box.current.scrollHeight;
   };
   const waiting = running.value && view.lastKind.value === "user";
-  return (
-    <div class="stage">
-      <div
-        class="transcript"
-        ref={box}
-        onScroll={onScroll}
-        onClick={copyFromCode}
-        tabIndex={0}
-        role="region"
-        aria-label="Transcript"
-      >
-        <div class="column" ref={inner}>
-          {view.more.value && (
-            <p class="status above">
-              <button type="button" class="quiet" onClick={() => box.current && void loadAbove(box.current, view)}>
-                Show earlier messages
-              </button>
-            </p>
-          )}
-          <ol class="rows">
-            {view.order.value.map((id) => (
-              <RowView key={id} view={view} id={id} hit={hitRow.value === id} />
-            ))}
-            {unsent.map((message) => (
-              <UnsentRow key={message.key} message={message} />
-            ))}
-          </ol>
-          {waiting && <Dots />}
-          {view.heldBytes.value > 0 && (
-            <p class="status" role="status">
-              The database is not responding. {bytes(view.heldBytes.value)} of the answer are saved on the server's disk until it is back.
-            </p>
-          )}
-          <TourCard view={view} />
-        </div>
+  return <div class="stage">
+    {finding.value && <FindBar view={view} />}
+    {outlined.value && <Outline view={view} />}
+    <div class="transcript" ref={box} onScroll={onScroll} tabIndex={0} role="region" aria-label={t("transcript.title")}>
+      <div class="column" ref={inner}>
+        {view.more.value &&
+          <p class="status above"><button type="button" class="quiet" onClick={() => void view.older()}>{t("transcript.earlier")}</button></p>}
+        <RowList view={view} box={box} follows={follows} hit={hitRow.value} unsent={unsent} />
+        {waiting && <Dots />}
+        {view.heldBytes.value > 0 && <p class="status" role="status">{t("transcript.held", { size: bytes(view.heldBytes.value) })}</p>}
+        <TourCard view={view} />
       </div>
-      {!atEnd.value && (
-        <button type="button" class="jump" onClick={jump}>
-          Jump to the end
-        </button>
-      )}
-      <p class="hidden" aria-live="polite">
-        {spoken.value}
-      </p>
     </div>
-  );
+    {!atEnd.value && <button type="button" class="jump" onClick={jump}>{t("transcript.jump")}</button>}
+    <p class="hidden" aria-live="polite">{spoken.value}</p>
+  </div>;
+}
+
+/** Tell the server how far the person has read: when the end of the conversation is on the screen and nothing more is being written. */
+function useReadMark(view: View): void {
+  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  const sent = useRef(0);
+  useSignalEffect(() => {
+    const entry = current.value?.id === view.id ? current.value : undefined;
+    const due = entry !== undefined && connection.value === "live" && !running.value && isVisible.value && atEnd.value && view.ready.value && view.at.value > Math.max(sent.current, entry.read);
+    if (!due) {
+      clearTimeout(timer.current);
+      timer.current = undefined;
+      return;
+    }
+    timer.current ??= setTimeout(() => {
+      timer.current = undefined;
+      const seq = view.at.peek();
+      sent.current = seq;
+      call("POST", conversationPath(view.id, "/read"), { seq }).catch(() => (sent.current = 0)); // tried again with the next change
+    }, READ_MS);
+  });
+  useEffect(() => () => clearTimeout(timer.current), []);
 }
 
 function useAnnouncement(view: View): void {
@@ -226,7 +208,7 @@ function useAnnouncement(view: View): void {
     if (streaming !== null) grew.current = streaming;
     else if (answer !== null && grew.current === answer) {
       grew.current = null;
-      spoken.value = `Answer: ${(view.row(answer).peek().text ?? "").slice(0, 600)}`;
+      spoken.value = t("transcript.spoken", { text: (view.row(answer).peek().text ?? "").slice(0, 600) });
     }
   }, [streaming, answer]);
 }

@@ -4,48 +4,40 @@ export interface Row {
   id: string;
   key: [number, number, number];
   kind: "user" | "assistant" | "system" | "tool" | "marker" | "notice" | "summary" | "memory" | "files";
-  /** Microseconds since 1970. */
-  at: number;
+  at: number; // microseconds since 1970
   text?: string;
   state?: string;
   run?: string | null;
   author?: string;
-  thought?: string;
+  thought?: string; // The reasoning of the model; it grows while the model streams.
+  thought_seconds?: number; // The duration of the reasoning; missing while it grows.
   name?: string;
-  /** JSON text, exactly as the model wrote it. */
-  arguments?: string;
+  arguments?: string; // JSON text, exactly as the model wrote it
   touches?: string;
   late?: boolean;
   erased?: boolean;
   parts?: { type?: string; name?: string; media_type?: string; blob?: string; height?: number }[];
   model?: string;
-  /** The change of a fact: added, replaced or removed. */
-  action?: string;
+  action?: string; // The change of a fact: added, replaced or removed.
   by?: string;
   fact?: string;
   version?: number;
-  /** The turn that changed files. */
-  of?: string;
-  /** The conversation of the sub-agent, and whether it waits for an answer of the person. */
-  child?: string;
+  of?: string; // the turn that changed files
+  child?: string; // the conversation of the sub-agent, and whether it waits for an answer of the person
   child_asks?: boolean;
-  /** The seconds from `at` to the next attempt of a failed call, and the number of failed attempts so far. */
-  wait?: number;
+  started?: number; // Microseconds: the time of the request of an answer, or of the start of a tool call.
+  seconds?: number | null; // The duration of a tool call; missing while it runs.
+  wait?: number; // the seconds from `at` to the next attempt of a failed call, and the number of failed attempts so far
   attempt?: number;
-  /** The numbers of all versions of a message, if there are several. */
-  versions?: number[];
+  versions?: number[]; // the numbers of all versions of a message, if there are several
 }
 
 /** A page of rows, and the queued messages. `next` is the end of the page above. */
-export interface RowPage {
-  rows: Row[];
-  waiting: Row[];
-  next: string | null;
-}
+export interface RowPage { rows: Row[]; waiting: Row[]; next: string | null }
 
 export type Change =
   | { type: "put"; row: Row }
-  | { type: "grow"; id: string; offset: number; text: string }
+  | { type: "grow"; id: string; offset: number; text: string; field?: "text" | "thought" }
   | { type: "drop"; id: string };
 
 export interface Listed {
@@ -60,9 +52,19 @@ export interface Listed {
   archived: boolean;
   running: boolean;
   temporary?: boolean;
-  /** The parent conversation, if this is a sub-agent. */
-  parent?: string | null;
+  parent?: string | null; // the parent conversation, if this is a sub-agent
+  state: "" | "running" | "asks" | "failed";
+  model: string; // The label of the chosen model; "" for the default.
+  mode: Mode;
+  project: string; // the id of the project, or ""
+  unread: boolean; // whether a run ended after the person looked last, and the number of the last event that the person has seen
+  read: number;
 }
+
+/** The mode of approvals: ask as the rules say, accept changes of files, or only plan. */
+export type Mode = "ask" | "edits" | "plan";
+/** An empty folder is the folder of the user, an empty model the default. */
+export interface Project { id: string; name: string; folder: string; instructions: string; model: string }
 
 export interface Usage {
   tokens_in: number;
@@ -73,27 +75,18 @@ export interface Usage {
   context: number | null;
 }
 
-export interface Offer {
-  id: string;
-  title: string;
-  detail: string;
-  kind: "key" | "local" | "practice";
-}
-
-export interface Model {
-  label: string;
-  name: string;
-  kind: "practice" | "script" | "local" | "cloud";
-  url?: string;
-}
+export interface Offer { id: string; title: string; detail: string; kind: "key" | "local" | "practice" }
+export interface Model { label: string; name: string; kind: "practice" | "script" | "local" | "cloud"; url?: string }
+/** A provider or a local server with a known URL. `keys` is the page on which a person gets a key. */
+export interface Preset { id: string; title: string; api: "openai" | "anthropic"; url: string; keys: string }
 
 export interface Setup {
   user: string;
   version: string;
   model: Model | null;
-  /** All connected models. Empty for users other than the owner. */
-  models: Model[];
+  models: Model[]; // All connected models. Empty for users other than the owner.
   offers: Offer[];
+  presets: Preset[];
   practice: boolean;
   file: string;
   terminal: string;
@@ -106,8 +99,7 @@ export interface Hit {
   role: string;
   text: string;
   at: string;
-  /** False if the message was undone or cleared. */
-  standing: boolean;
+  standing: boolean; // false if the message was undone or cleared
 }
 
 /** A version of a memory. */
@@ -126,11 +118,7 @@ export interface Fact {
 }
 
 /** A rule for tools. Both patterns use shell wildcards. */
-export interface Rule {
-  verdict: "allow" | "deny";
-  tool: string;
-  touches: string;
-}
+export interface Rule { verdict: "allow" | "deny"; tool: string; touches: string }
 
 /** An approval, and the patterns that can be allowed in this conversation, or always with a rule. */
 export interface Question {
@@ -138,8 +126,9 @@ export interface Question {
   call: string;
   conversation: string[];
   always: string[];
-  /** What each pattern covers beyond the exact call; empty for the exact call. */
-  notes: string[];
+  notes: string[]; // What each pattern covers beyond the exact call; empty for the exact call.
+  diff: string; // The change of a file as a unified diff, as of this request; empty if there is none to show.
+  badge: string; // what the call can reach, such as "sandbox, no network"
 }
 
 /** An external memory provider. */
@@ -151,12 +140,12 @@ export interface Provider {
   busy_seconds: number;
   error: string;
   rests_seconds: number;
-  /** Failed deliveries. `at` is in microseconds since 1970. */
-  letters: { conversation: string; seq: number; error: string; at: number }[];
+  letters: { conversation: string; seq: number; error: string; at: number }[]; // Failed deliveries. `at` is in microseconds since 1970.
 }
 
 /** An uploaded attachment. */
 export interface Attached {
+  thumb?: string; // a small copy of a picture, made by this browser
   blob: string;
   name: string;
   media_type: string;
@@ -165,14 +154,8 @@ export interface Attached {
 
 /** How a message affects an answer that is being written. */
 export type How = "queue" | "steer" | "interrupt" | "take over";
-
 /** What the store lost, because it is an older copy. */
-export interface Lacks {
-  messages: number;
-  events: number;
-  conversations: number;
-  to: string;
-}
+export interface Lacks { messages: number; events: number; conversations: number; to: string }
 
 /** A frame of the event stream. */
 export type Frame =
@@ -183,6 +166,8 @@ export type Frame =
   | { type: "gone"; conversation: string }
   | { type: "held"; conversation: string; bytes: number }
   | { type: "store"; lacks: Lacks | null }
+  | { type: "preferences"; preferences: Record<string, unknown> }
+  | { type: "projects"; projects: Project[] }
   | { type: "bye" };
 
 export type Connection = "connecting" | "live" | "lost" | "denied";

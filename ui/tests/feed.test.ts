@@ -50,10 +50,7 @@ describe("the parser", () => {
     const parser = new Parser();
     const text = 'event: list\nid: i~c:1\ndata: {"a":"x"}\n\n: beat\n\nevent: bye\nid: j\ndata: {}\n\n';
     const found = [...text].flatMap((each) => parser.push(each));
-    expect(found).toEqual([
-      { type: "list", id: "i~c:1", data: '{"a":"x"}' },
-      { type: "bye", id: "j", data: "{}" },
-    ]);
+    expect(found).toEqual([{ type: "list", id: "i~c:1", data: '{"a":"x"}' }, { type: "bye", id: "j", data: "{}" }]);
     expect(new Parser().push(text)).toEqual(found);
   });
 });
@@ -117,15 +114,22 @@ describe("the hub", () => {
     return { port, frames };
   };
 
-  it("gives a second tab the rows it holds, without a second stream", async () => {
+  /** A hub with one tab that watches a conversation. */
+  const watched = async () => {
     const server = new Server();
     const hub = new Hub(server.get);
     const one = tab(hub);
     hub.hear(one.port, { type: "watch", conversation: "c_1" });
     await vi.advanceTimersByTimeAsync(1);
+    const rows = (next: string | null = null) => server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next });
+    return { server, hub, one, rows };
+  };
+
+  it("gives a second tab the rows it holds, without a second stream", async () => {
+    const { server, hub, one, rows } = await watched();
     expect(server.asked).toEqual(["-~c_1:"]);
     await server.say("hello", "i~c_1:", {});
-    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next: "3.0.0" });
+    await rows("3.0.0");
     await server.say("changes", "i~c_1:6", { conversation: "c_1", at: 6, changes: [{ type: "grow", id: "3", offset: 2, text: "c" }] });
     const two = tab(hub);
     hub.hear(two.port, { type: "watch", conversation: "c_1" });
@@ -137,12 +141,8 @@ describe("the hub", () => {
   });
 
   it("sends the key that a tab tells, and holds nothing of whoever was signed in before", async () => {
-    const server = new Server();
-    const hub = new Hub(server.get);
-    const one = tab(hub);
-    hub.hear(one.port, { type: "watch", conversation: "c_1" });
-    await vi.advanceTimersByTimeAsync(1);
-    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next: null });
+    const { server, hub, one, rows } = await watched();
+    await rows();
     await server.say("list", "i~c_1:5", { conversations: [{ id: "c_1" }], gone: [], reset: true });
     hub.hear(one.port, { type: "key", key: "k2" });
     await vi.advanceTimersByTimeAsync(1);
@@ -154,12 +154,8 @@ describe("the hub", () => {
   });
 
   it("asks for the whole again when a text does not fit", async () => {
-    const server = new Server();
-    const hub = new Hub(server.get);
-    const one = tab(hub);
-    hub.hear(one.port, { type: "watch", conversation: "c_1" });
-    await vi.advanceTimersByTimeAsync(1);
-    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next: null });
+    const { server, hub, one, rows } = await watched();
+    await rows();
     await server.say("changes", "i~c_1:6", { conversation: "c_1", at: 6, changes: [{ type: "grow", id: "3", offset: 9, text: "c" }] });
     expect(server.asked.at(-1)).toBe("i~c_1:");
     expect(one.frames().filter((each) => each.type === "changes")).toEqual([]);
@@ -167,12 +163,8 @@ describe("the hub", () => {
   });
 
   it("comes back to a conversation with the number it held", async () => {
-    const server = new Server();
-    const hub = new Hub(server.get);
-    const one = tab(hub);
-    hub.hear(one.port, { type: "watch", conversation: "c_1" });
-    await vi.advanceTimersByTimeAsync(1);
-    await server.say("rows", "i~c_1:5", { conversation: "c_1", at: 5, rows: [row("3", "ab")], waiting: [], next: null });
+    const { server, hub, one, rows } = await watched();
+    await rows();
     hub.hear(one.port, { type: "watch", conversation: "c_2" });
     await vi.advanceTimersByTimeAsync(1);
     hub.hear(one.port, { type: "watch", conversation: "c_1" });

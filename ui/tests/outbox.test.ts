@@ -2,7 +2,6 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 type Outbox = typeof import("../src/outbox");
 const MESSAGE = { conversation: "c_1", leaving: null, text: "hold on", how: "queue", after: 0 } as const;
-
 /** What the server answers, request by request, and what it was asked. */
 let answers: (Response | Error)[] = [];
 let asked: { path: string; key: string | null; body: unknown }[] = [];
@@ -14,9 +13,7 @@ async function load(): Promise<Outbox> {
 }
 
 const stored = (): { text: string }[] =>
-  Object.values(localStorage)
-    .map((each) => JSON.parse(String(each)) as { text: string; written: number })
-    .sort((a, b) => a.written - b.written);
+  Object.values(localStorage).map((each) => JSON.parse(String(each)) as { text: string; written: number }).sort((a, b) => a.written - b.written);
 const json = (status: number, body: object): Response => new Response(JSON.stringify(body), { status });
 
 beforeEach(() => {
@@ -129,11 +126,7 @@ describe("the outbox", () => {
     submit({ ...MESSAGE, conversation: null });
     submit({ ...MESSAGE, conversation: null, text: "second" });
     await vi.advanceTimersByTimeAsync(1000);
-    expect(asked.map((each) => each.path)).toEqual([
-      "/api/conversations",
-      "/api/conversations/c_9/messages",
-      "/api/conversations/c_9/messages",
-    ]);
+    expect(asked.map((each) => each.path)).toEqual(["/api/conversations", "/api/conversations/c_9/messages", "/api/conversations/c_9/messages"]);
   });
 });
 

@@ -9,15 +9,7 @@ const rows = (at: number, ...seqs: number[]): Frame => {
   return { type: "rows", conversation: "c_1", at, rows: seqs.map((seq) => row(seq)), waiting: [], next: "50.-1.0" };
 };
 const message = (fields: Partial<Outgoing> = {}): Outgoing => ({
-  key: "k",
-  written: 1,
-  conversation: "c_1",
-  leaving: null,
-  text: "hold on",
-  how: "queue",
-  after: 0,
-  tries: 0,
-  ...fields,
+  key: "k", written: 1, conversation: "c_1", leaving: null, text: "hold on", how: "queue", after: 0, tries: 0, ...fields,
 });
 
 let view: View;

@@ -3,13 +3,7 @@ import type { Row } from "../src/types";
 import { ageOf, lacksWords, marked, providerWords, targetWords, toolWords, visible } from "../src/words";
 
 const tool = (state: string, name: string, args: object): Row => ({
-  id: "1:a",
-  key: [1, 0, 0],
-  kind: "tool",
-  at: 0,
-  state,
-  name,
-  arguments: JSON.stringify(args),
+  id: "1:a", key: [1, 0, 0], kind: "tool", at: 0, state, name, arguments: JSON.stringify(args),
 });
 
 it("a tool's card says what it does in words", () => {
@@ -20,12 +14,10 @@ it("a tool's card says what it does in words", () => {
   expect(toolWords({ ...tool("running", "read_file", {}), arguments: "not json" }).subject).toBe("read_file");
 });
 
-it("a command says where it runs, and anything else what it affects", () => {
-  expect(targetWords("in the sandbox: ls -la")).toBe("Runs in the sandbox, without network access.");
-  expect(targetWords("with network: curl example.org")).toBe("Runs in the sandbox, with network access.");
-  expect(targetWords("WITHOUT A SANDBOX: ls")).toBe("Runs WITHOUT A SANDBOX.");
-  expect(targetWords("notes/a.txt")).toBe("Target: notes/a.txt");
-});
+it.each([
+  ["in the sandbox: ls -la", "Runs in the sandbox, without network access."], ["with network: curl example.org", "Runs in the sandbox, with network access."],
+  ["WITHOUT A SANDBOX: ls", "Runs WITHOUT A SANDBOX."], ["notes/a.txt", "Target: notes/a.txt"],
+])("%s says where a command runs, or what a call affects", (touches, words) => expect(targetWords(touches)).toBe(words));
 
 it("nothing hides in a file name", () => {
   expect(visible("a\u202egpj.exe")).toBe("a\\u202egpj.exe");
@@ -33,11 +25,7 @@ it("nothing hides in a file name", () => {
 });
 
 it("the words of a search are marked, and only as text", () => {
-  expect(marked("a (b) c", "(b)")).toEqual([
-    { text: "a ", hit: false },
-    { text: "(b)", hit: true },
-    { text: " c", hit: false },
-  ]);
+  expect(marked("a (b) c", "(b)")).toEqual([{ text: "a ", hit: false }, { text: "(b)", hit: true }, { text: " c", hit: false }]);
 });
 
 it("the list groups conversations by age", () => {
@@ -49,9 +37,7 @@ it("the list groups conversations by age", () => {
 it("the state of a memory provider is a sentence", () => {
   const fresh = { provider: "p", problem: "", behind: 0, owed: 0, busy_seconds: 0, error: "", rests_seconds: 0, letters: [] };
   expect(providerWords(fresh)).toBe("Up to date.");
-  expect(providerWords({ ...fresh, behind: 1, owed: 2, rests_seconds: 29.1 })).toBe(
-    "Behind by 1 turn and 2 ended conversations. Next try in 30 s.",
-  );
+  expect(providerWords({ ...fresh, behind: 1, owed: 2, rests_seconds: 29.1 })).toBe("Behind by 1 turn and 2 ended conversations. Next try in 30 s.");
   expect(providerWords({ ...fresh, problem: "It is not installed.", behind: 3 })).toBe("Not used. It is not installed.");
 });
 

@@ -352,7 +352,10 @@ class Compactor:
         )
         messages = [*plain, Message("user", (Text(INSTRUCTION + additions),))]
         body = model.body(
-            agent.prompt, [], [model.message(message) for message in messages], {}
+            agent.prompt,
+            [],
+            [model.message(message) for message in messages],
+            model.parameters,
         )
         answer: Answer | Failure | None = None
         chars, renewed_at = 0, journal.clock.monotonic()

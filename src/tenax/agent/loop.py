@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
@@ -21,12 +21,17 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from tenax.agent.history import History
-from tenax.agent.partials import HOLD_SECONDS, Partials
-from tenax.agent.recovery import UNKNOWN_OUTCOME, interruption, store_late_output
+from tenax.agent.partials import HOLD_SECONDS, OutputPartials, StreamedAnswer
+from tenax.agent.recovery import (
+    interruption,
+    store_late_output,
+    unknown_outcome,
+    with_output,
+)
 from tenax.agent.spooling import OutputSpool
 from tenax.agent.tour import TOUR
 from tenax.clock import Timing
-from tenax.concurrency import Backoff
+from tenax.concurrency import Backoff, run_in_own_thread
 from tenax.errors import (
     Gone,
     LeaseLost,
@@ -34,11 +39,13 @@ from tenax.errors import (
     Refused,
     StoreUnavailable,
     TenaxError,
+    ToolFailed,
 )
 from tenax.events import (
     BODY_BYTES_MAX,
     DELEGATE,
     TEMPORARY,
+    ApprovalAnswered,
     ApprovalAsked,
     Blob,
     ContextOpened,
@@ -48,6 +55,7 @@ from tenax.events import (
     MessageAssistant,
     MessagePartial,
     MessageUser,
+    Mode,
     ModelFailed,
     ModelRequested,
     ReplyDelta,
@@ -55,6 +63,7 @@ from tenax.events import (
     RunStop,
     ToolFinished,
     ToolHanded,
+    ToolOutput,
     ToolStarted,
 )
 from tenax.journal import LOCAL_USER
@@ -62,10 +71,11 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Lease, Recorded
 from tenax.models.base import RETRIED, Answer, Failure, Model, Thought, ToolSpec, Words
 from tenax.models.render import contents_of
-from tenax.parts import File, Image, Part, Text, ToolCall, text_of
+from tenax.parts import File, Image, Part, Reasoning, Text, ToolCall, text_of
 from tenax.text import Scrubber, scrub
+from tenax.tools.ask import Ask
 from tenax.tools.base import Call, Elsewhere, Tool
-from tenax.tools.gate import STOPPED, Allowed, Asks, Done, Gate
+from tenax.tools.gate import STOPPED, Allowed, Asks, Done, Gate, runs_in_plan_mode
 from tenax.views.context import Context, Message
 from tenax.views.open_work import OpenCall, OpenRun, Step, Turns
 
@@ -94,11 +104,25 @@ ANSWER_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
 
 The margin is for the other fields.
 """
-RENDERER = 2
-"""Version of the renderer. It changes when the same events would be rendered to different bytes."""
+RENDERER = 3
+"""Version of the renderer. It changes when the same events would be rendered to different bytes.
+
+From version 3 on, an epoch stores all parameters of its requests. Earlier versions sent the present `max_tokens`.
+"""
+_STORES_PARAMETERS = 3
+_TOKEN_LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
 UNREMEMBERED = frozenset({DELEGATE, TEMPORARY, TOUR})
 """Sources of conversations without memory."""
 Ended = Literal["completed", "failed", "cancelled", "parked", "lost"]
+_MODE_NOTES: dict[Mode, str] = {
+    "ask": "",
+    "edits": "The person accepts changes of files in the conversation's folder without being asked.",
+    "plan": (
+        "This conversation is in plan mode: tools that change something are refused. Look around with the other tools, "
+        "and describe the changes that you would make. The person can switch the mode."
+    ),
+}
+"""By mode, the note for the model at the end of the prompt."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -141,6 +165,8 @@ class Agent:
     memory: AgentMemory | None = None
     instructions: Callable[[], str] | None = None
     """Function that returns the text of instruction files. Called at the start of a segment; reads from the disk."""
+    scope: str = ""
+    """Identifies the project. A change of the scope reads the instruction files again, within a segment too."""
 
     @cached_property
     def signature(self) -> str:
@@ -150,11 +176,33 @@ class Agent:
             [
                 self.prompt,
                 self.settings,
-                [(model.name, model.sees) for model in self.models],
+                [(model.name, model.sees, model.parameters) for model in self.models],
                 RENDERER,
             ]
         )
-        return hashlib.sha256(request_start + specs).hexdigest()
+        digest = hashlib.sha256(request_start + specs).hexdigest()
+        return f"{digest}.{self.scope}" if self.scope else digest
+
+    def signature_in(self, mode: Mode) -> str:
+        """Return the signature in a mode. The mode `ask` adds nothing to a request."""
+        return self.signature if mode == "ask" else f"{self.signature}/{mode}"
+
+
+def _scope_of(signature: str) -> str:
+    """Return the scope of the agent with a signature."""
+    return signature.partition("/")[0].partition(".")[2]
+
+
+def _settings_of(model: Model, opened: ContextOpened | None) -> Mapping[str, Any]:
+    """Return the parameters of a request in an epoch."""
+    if opened is None:
+        return model.parameters
+    if opened.renderer >= _STORES_PARAMETERS:
+        return opened.settings
+    limits = {
+        name: value for name, value in model.parameters.items() if name in _TOKEN_LIMITS
+    }
+    return {**limits, **opened.settings}
 
 
 class ParentLink(Protocol):
@@ -168,6 +216,9 @@ class ParentLink(Protocol):
 
     async def stop(self, conversation: str) -> None:
         """Ask the run in the conversation to stop."""
+
+    async def mode(self, conversation: str) -> Mode:
+        """Return the present mode of a conversation. A sub-agent is at least as restricted as its parent."""
 
 
 class Rendered:
@@ -212,8 +263,7 @@ class Rendered:
         messages += [
             model.message(message, contents) for message in context.end(inputs)
         ]
-        settings = context.opened.settings if context.opened is not None else {}
-        return model.body(prompt, tools, messages, settings)
+        return model.body(prompt, tools, messages, _settings_of(model, context.opened))
 
     def _attached(
         self, model: Model, context: Context, inputs: Sequence[int]
@@ -268,14 +318,21 @@ class FolderChanges(Protocol):
     timing: Timing
 
     def watch(
-        self, conversation: str, run: str, message: int, call: str, also: Sequence[str]
+        self,
+        conversation: str,
+        run: str,
+        message: int,
+        call: str,
+        also: Sequence[str],
+        *,
+        folder: Path,
     ) -> contextlib.AbstractAsyncContextManager[CallWatch]:
-        """Watch the folder during a call."""
+        """Watch a folder during a call."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunServices:
-    """The parts of a process that all runs of a user share."""
+    """The parts of a process that all runs of a user share, and the folder of the conversation."""
 
     journal: AsyncJournal
     folder: Path
@@ -285,6 +342,10 @@ class RunServices:
     changes: FolderChanges
     asks: bool
     """Whether somebody can be asked for an approval."""
+    mode: Mode = "ask"
+    """The mode of the conversation at the start of the run."""
+    explain_folder: Callable[[], str] | None = None
+    """Function that returns the reason why the folder of a project cannot be used, or "". Blocks."""
 
 
 class Run:
@@ -313,6 +374,9 @@ class Run:
         1 means that the provider named no size, 0 means that the overflow has been handled.
         """
         self._folder = services.folder
+        self._explain_folder = services.explain_folder
+        self._mode = services.mode
+        """The mode of the conversation, as last read."""
         self._changes = services.changes
         self._spool = services.spool
         self._can_ask = services.asks
@@ -329,8 +393,10 @@ class Run:
         self._taken_over = asyncio.Event()
         self._late: list[Event] = []
         self._is_spooled = False
+        self._call_seconds: list[float] = []
+        """The time limits of the running calls."""
         self._renewed_at = self.journal.clock.monotonic()
-        self._partials: Partials | None = None
+        self._streamed: StreamedAnswer | None = None
         self._recalled = False
         self._has_folded = False
         self._began_at = 0
@@ -375,7 +441,8 @@ class Run:
                     "failed",
                     f"It took {run.requests} steps without coming to an end, and was stopped.",
                 )
-            if reason := await self._find_spent_budget():
+            reason = await self._find_spent_budget() or await self._find_lost_folder()
+            if reason:
                 return await self._finish("failed", reason)
             await self._open_epoch()
             await self._recall(run)
@@ -516,12 +583,13 @@ class Run:
             await self._spool.let_go(self.conversation, self.id)
 
     async def _renew(self, seconds_needed: float = 0.0) -> None:
-        """Renew the lease past the longest silence, or past `seconds_needed` seconds.
+        """Renew the lease past the longest silence and the time limits of the running calls, or past `seconds_needed`.
 
         Steps keep a run alive: each stored step renews the lease.
         """
         limits = self.agent.limits
-        seconds = max(limits.silence, seconds_needed) + limits.lease_grace
+        needs = (limits.silence, seconds_needed, *self._call_seconds)
+        seconds = max(needs) + limits.lease_grace
         now = self.journal.clock.monotonic()
         if (
             seconds_needed > limits.silence
@@ -549,16 +617,19 @@ class Run:
                     partial(self.journal.shared, self.conversation)
                 )
             shared = self._shared
-        begins = (self.agent.signature, shared, self.model.name)
-        is_own_folder = not self._opened_elsewhere()
+        signature = self.agent.signature_in(self._mode)
+        begins = (signature, shared, self.model.name)
+        is_same_scope = (
+            opened is None or _scope_of(opened.signature) == self.agent.scope
+        ) and not self._opened_elsewhere()
         if (
-            is_own_folder
+            is_same_scope
             and opened is not None
             and (opened.signature, opened.shared, opened.model) == begins
         ):
             return
         # Memory text for a single person must not be shown to several people.
-        stays = opened is not None and shared == was_shared and is_own_folder
+        stays = opened is not None and shared == was_shared and is_same_scope
         memory = (
             opened.memory
             if opened is not None and stays
@@ -573,10 +644,10 @@ class Run:
                 self.model.name,
                 Blob(prompt),
                 Blob(tools),
-                self.agent.settings,
+                {**self.agent.settings, **self.model.parameters},
                 RENDERER,
                 memory=memory,
-                signature=self.agent.signature,
+                signature=signature,
                 shared=shared,
                 sees=self.model.sees,
             )
@@ -628,15 +699,17 @@ class Run:
         )
 
     async def _prompt_with(self, memory: Blob | None) -> str:
-        if memory is None:
-            return self.agent.prompt
-        additions = await self._retry_while_unavailable(
-            lambda: self.journal.get_blob(memory.blob)
-        )
-        return f"{self.agent.prompt}\n\n{(additions or b'').decode()}"
+        """Return the prompt: the agent's prompt, the additions of the segment, and a note about the mode."""
+        parts = [self.agent.prompt, _MODE_NOTES[self._mode]]
+        if memory is not None:
+            additions = await self._retry_while_unavailable(
+                lambda: self.journal.get_blob(memory.blob)
+            )
+            parts.insert(1, (additions or b"").decode())
+        return "\n\n".join(filter(None, parts))
 
     async def _prompt_now(self) -> str:
-        """Return the prompt of the request: the agent's prompt and the additions of the segment."""
+        """Return the prompt of the request, which is the same for the whole epoch."""
         opened = self.history.context.opened
         assert opened is not None
         prompt = self.rendered.prompt
@@ -687,6 +760,20 @@ class Run:
                 return f"The budget for {period} is used up: {totals.cost:.2f} of {limit:.2f} US dollars. Raise it in the configuration."
         return ""
 
+    async def _find_lost_folder(self) -> str:
+        """Return the reason why the folder of the project cannot be used, or ""."""
+        if self._explain_folder is None:
+            return ""
+        try:
+            async with asyncio.timeout(self._changes.timing.scan_seconds):
+                return await run_in_own_thread(
+                    self._explain_folder, owner=self.journal.user or ""
+                )
+        except TimeoutError:
+            return f"The folder of the project, {self._folder}, does not respond. Try again later."
+        except ToolFailed as error:
+            return f"The folder of the project was not checked: {error} {error.hint}"
+
     async def _call_model(self) -> Ended | None:
         """Call the model once. Return `None` if the run goes on."""
         model, steers = self.model, self.turns.steers
@@ -705,10 +792,11 @@ class Run:
             )
         )
         outcome = await self._stream(model, body, requested.seq)
-        text = self._partials.text if self._partials is not None else ""
-        self._partials = None
+        streamed, self._streamed = self._streamed, None
+        assert streamed is not None
         match outcome:
             case Answer(parts, usage, finish):
+                parts = _timed(parts, streamed.thought_seconds)
                 answer = MessageAssistant(
                     parts, requested.seq, model.name, usage, finish
                 )
@@ -718,40 +806,43 @@ class Run:
                     return None
                 return await self._finish("completed", answer=answer)
             case Failure() as failure:
-                await self._seal(requested.seq, text)
+                await self._seal(requested.seq, streamed.parts)
                 return await self._handle_failure(requested.seq, failure)
             case None:
-                await self._seal(requested.seq, text)
+                await self._seal(requested.seq, streamed.parts)
                 # The run was asked to stop, and the next step handles the stop.
                 return None
 
-    async def _seal(self, request: int, text: str) -> None:
-        """Turn cut-off text into a fact before new text replaces it."""
-        if text:
-            await self.record(MessagePartial([Text(text)], request), has_happened=True)
+    async def _seal(self, request: int, parts: list[Part]) -> None:
+        """Turn a cut-off answer into a fact before a new answer replaces it."""
+        if parts:
+            await self.record(MessagePartial(parts, request), has_happened=True)
 
     async def _stream(
         self, model: Model, body: bytes, request: int
     ) -> Answer | Failure | None:
         """Stream an answer into the store. Return `None` if the run was stopped."""
 
-        async def store(offset: int, text: str) -> None:
-            await self.record(ReplyDelta(request, offset, text))
+        async def store(event: Event) -> None:
+            await self.record(event)
 
-        async def hold(offset: int, text: str) -> None:
-            await self._hold_event(ReplyDelta(request, offset, text))
-
-        self._partials = partials = Partials(store, hold, self.journal.store.timing)
+        self._streamed = streamed = StreamedAnswer(
+            request,
+            store,
+            self._hold_event,
+            self.journal.clock,
+            self.journal.store.timing,
+        )
         reading = asyncio.create_task(
-            self._read_answer(model, body, partials), name=f"model {self.id}"
+            self._read_answer(model, body, streamed), name=f"model {self.id}"
         )
         try:
             return await self.unless_stopped(reading, self._taken_over)
         finally:
-            await partials.end()
+            await streamed.end()
 
     async def _read_answer(
-        self, model: Model, body: bytes, partials: Partials
+        self, model: Model, body: bytes, streamed: StreamedAnswer
     ) -> Answer | Failure:
         # A model may repeat recalled text, including the quote marks.
         scrubber = Scrubber()
@@ -762,20 +853,21 @@ class Run:
             try:
                 async for piece in stream:
                     match piece:
-                        case Words(text):
+                        case Words(text) | Thought(text):
                             room -= len(msgspec.json.encode(text))
                             if room < 0:
                                 return _endless(model)
-                            partials.add(scrubber.feed(text))
-                        case Thought():
-                            partials.add("")
+                            if isinstance(piece, Thought):
+                                streamed.add_thought(text)
+                            else:
+                                streamed.add_text(scrubber.feed(text))
                         case Answer(parts):
                             fits = len(msgspec.json.encode(parts)) <= ANSWER_BYTES_MAX
                             return _scrubbed(piece) if fits else _endless(model)
                         case Failure():
                             return piece
             finally:
-                partials.add(scrubber.finish())
+                streamed.add_text(scrubber.finish())
         return Failure("dropped", f"{model.name} ended its answer without an end.")
 
     async def unless_stopped(
@@ -838,8 +930,13 @@ class Run:
         ready: list[tuple[OpenCall, Allowed]] = []
         approvals: list[Event] = []
         waits = False
+        await self._read_mode()
+        lost_folder = await self._find_lost_folder()
         for open_call in step.open:
             verdict = self._weigh(step, open_call)
+            if lost_folder:
+                # A tool would create the folder.
+                verdict = Done("failed", lost_folder)
             if isinstance(verdict, Allowed):
                 ready.append((open_call, verdict))
             elif isinstance(verdict, Done):
@@ -858,10 +955,20 @@ class Run:
         await self._perform_all(step, ready)
         return not (waits or self._elsewhere) or self._stop.is_set()
 
+    def _mode_for(self, open_call: OpenCall) -> Mode:
+        """Return the mode for a call. A call handed over before is restricted in the conversation of the sub-agent."""
+        is_answered = open_call.answered is not None and self._mode == "edits"
+        return "ask" if is_answered or open_call.handed is not None else self._mode
+
+    async def _read_mode(self) -> None:
+        self._mode = await self._retry_while_unavailable(
+            partial(self._parent.mode, self.conversation)
+        )
+
     def _weigh(self, step: Step, open_call: OpenCall) -> Allowed | Asks | Done:
         # A "no" takes precedence over everything that allows the call.
         if open_call.answered is not None and open_call.answered.answer == "no":
-            return Done("denied", open_call.answered.why or "The person said no.")
+            return Done("denied", _denial(open_call.call.name, open_call.answered))
         gate, call = self.agent.gate, open_call.call
         words = open_call.answered.words if open_call.answered is not None else ""
         context = Call(
@@ -873,7 +980,11 @@ class Run:
             words,
         )
         verdict = gate.weigh(
-            call.name, call.arguments, context, allowed=self.turns.allowed_rules
+            call.name,
+            call.arguments,
+            context,
+            allowed=self.turns.allowed_rules,
+            mode=self._mode_for(open_call),
         )
         if not isinstance(verdict, Asks):
             return verdict
@@ -926,12 +1037,8 @@ class Run:
             return
         tool = permit.tool
         if open_call.started is not None and tool.effect == "once":
-            await self.record(
-                ToolFinished(
-                    step.message, open_call.call.id, "unknown", UNKNOWN_OUTCOME
-                ),
-                has_happened=True,
-            )
+            unknown = unknown_outcome(step.message, open_call)
+            await self.record(unknown, has_happened=True)
             return
         if open_call.handed is None:
             await self.record(
@@ -944,20 +1051,39 @@ class Run:
                 )
             )
             await self._renew(tool.seconds)
+        self._call_seconds.append(tool.seconds)
+        try:
+            await self._perform_started(step, open_call, permit)
+        finally:
+            self._call_seconds.remove(tool.seconds)
+
+    async def _perform_started(
+        self, step: Step, open_call: OpenCall, permit: Allowed
+    ) -> None:
+        """Make a call with a stored start, and store its outcome."""
+        tool = permit.tool
         approved = (
             open_call.approval.arguments
             if permit.approved and open_call.approval is not None
             else None
         )
+        if not runs_in_plan_mode(tool):
+            # The person may have switched the mode during the earlier calls of the step.
+            await self._read_mode()
         async with self._watch_call(step, open_call, permit) as watch:
             task = asyncio.create_task(
-                self.agent.gate.perform(permit, approved_arguments=approved)
+                self.agent.gate.perform(
+                    permit, approved_arguments=approved, mode=self._mode_for(open_call)
+                )
             )
+            output = self._output_partials(step, open_call, permit)
             try:
                 result = await self.unless_stopped(task)
             except asyncio.CancelledError:
                 await self._record_changes(watch)
                 raise
+            finally:
+                await output.end()
             if result is None and not task.cancelled():
                 # The person has stopped the call, and the tool gave its output.
                 result = task.result()
@@ -971,6 +1097,20 @@ class Run:
         if result is not None and result.at is not None:
             await self._record_hand_over(step, open_call, tool, result.at)
 
+    def _output_partials(
+        self, step: Step, open_call: OpenCall, permit: Allowed
+    ) -> OutputPartials:
+        """Store the output of a call while the call runs."""
+
+        async def store(offset: int, text: str) -> None:
+            await self.record(ToolOutput(step.message, open_call.call.id, offset, text))
+
+        return OutputPartials(
+            partial(self.agent.gate.output_of, permit),
+            store,
+            self.journal.store.timing,
+        )
+
     def _watch_call(
         self, step: Step, open_call: OpenCall, permit: Allowed
     ) -> contextlib.AbstractAsyncContextManager[CallWatch | None]:
@@ -982,7 +1122,12 @@ class Run:
             return contextlib.nullcontext()
         also = [permit.touches] if permit.tool.paths else []
         return self._changes.watch(
-            self.conversation, self.id, step.message, open_call.call.id, also
+            self.conversation,
+            self.id,
+            step.message,
+            open_call.call.id,
+            also,
+            folder=self._folder,
         )
 
     async def _record_changes(self, watch: CallWatch | None) -> None:
@@ -1056,29 +1201,34 @@ class Run:
             await self._halt(open_call.handed.conversation)  # type: ignore[union-attr]
         for open_call in run.open:
             was_started = open_call.started is not None
-            text = STOPPED if was_started else "It was stopped before it ran."
+            text = with_output(STOPPED, open_call.output)
+            if not was_started:
+                text = "It was stopped before it ran."
             await self.record(
                 ToolFinished(run.step.message, open_call.call.id, "cancelled", text)  # type: ignore[union-attr]
             )
         return await self._finish("cancelled", "Stopped.")
 
     def seal_partial(self) -> list[Event]:
-        """Return the text of an unexpectedly cut-off answer as a sealed event."""
+        """Return an unexpectedly cut-off answer as a sealed event."""
         run = self.turns.run
         if run is None or not run.request:
             return []
-        text = self._partials.text if self._partials is not None else run.partial_text
-        return [MessagePartial([Text(text)], run.request)] if text else []
+        streamed = self._streamed
+        parts = streamed.parts if streamed is not None else run.partial_parts
+        return [MessagePartial(parts, run.request)] if parts else []
 
     async def _seal_run(self, reason: str) -> None:
-        """Seal the partial text at the end of the process, so that the run can be resumed."""
-        text = self._partials.text if self._partials is not None else ""
+        """Seal the partial answer at the end of the process, so that the run can be resumed."""
+        streamed = self._streamed
         try:
             async with asyncio.timeout(2.0):
                 await self._catch_up()
                 run = self.turns.run
                 if run is not None and run.id == self.id:
-                    run.partial_text = text or run.partial_text
+                    if streamed is not None:
+                        run.partial_text = streamed.text or run.partial_text
+                        run.partial_thought = streamed.thought or run.partial_thought
                     await self.record(*interruption(run, reason, planned=True))
         except LeaseLost:
             await self._store_late_output()
@@ -1092,8 +1242,8 @@ class Run:
     async def _store_late_output(self) -> None:
         """Store the remaining output as late output of this run, after the lease was lost."""
         late = list(self._late)
-        if self._partials is not None:
-            late.insert(0, ReplyDelta(0, 0, self._partials.text))
+        if self._streamed is not None:
+            late.insert(0, ReplyDelta(0, 0, self._streamed.text))
         store_late = partial(
             store_late_output, self.journal.journal, self.conversation, self.id, late
         )
@@ -1103,12 +1253,31 @@ class Run:
         await self._clear_spool()
 
 
+def _denial(tool: str, answered: ApprovalAnswered) -> str:
+    """Return the result of a denied call for the model, with the reason of the person."""
+    if not answered.why:
+        return "The person said no."
+    # Only a person is named in `by`. A question has its own sentence.
+    if answered.by and tool != Ask.name:
+        return f"The person said no, and why: {answered.why}"
+    return answered.why
+
+
 def _endless(model: Model) -> Failure:
     return Failure(
         "refused",
         f"{model.name} says more than an answer can hold, and was stopped.",
         hint="Ask for less at once, or use another model.",
     )
+
+
+def _timed(parts: list[Part], seconds: float) -> list[Part]:
+    """Return the parts of an answer with the duration of the reasoning at its first part."""
+    first = next((part for part in parts if isinstance(part, Reasoning)), None)
+    if first is None or not seconds:
+        return parts
+    timed = msgspec.structs.replace(first, seconds=seconds)
+    return [timed if part is first else part for part in parts]
 
 
 def _scrubbed(answer: Answer) -> Answer:

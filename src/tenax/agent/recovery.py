@@ -34,6 +34,7 @@ from tenax.events import (
     MessagePartial,
     ModelRequested,
     ReplyDelta,
+    ReplyThought,
     RunFinished,
     RunLate,
     RunRecovered,
@@ -46,8 +47,8 @@ from tenax.journal import Journal
 from tenax.journal.base import Dedup, Expect, Lease, Recorded, RunState
 from tenax.journal.journal import events_after
 from tenax.journal.plan import ID_CHARS_MAX
-from tenax.parts import Text, ToolCall, text_of
-from tenax.views.open_work import OpenRun, Turns
+from tenax.parts import ToolCall, text_of
+from tenax.views.open_work import OpenCall, OpenRun, Turns
 from tenax.views.pages import Page, first_key, fold_page
 from tenax.views.transcript import Key, Row, Transcript
 
@@ -66,6 +67,8 @@ __all__ = [
     "open_rows",
     "replay_spool",
     "store_late_output",
+    "unknown_outcome",
+    "with_output",
 ]
 
 log = logging.getLogger(__name__)
@@ -85,6 +88,17 @@ PAGE_MAX = 10_000
 UNKNOWN_OUTCOME = "It was begun when Tenax was interrupted, and nobody knows whether it was done. It was not tried again."
 
 
+def unknown_outcome(message: int, call: OpenCall) -> ToolFinished:
+    """Return the outcome of a call that was running when its process died, with the output so far."""
+    text = with_output(UNKNOWN_OUTCOME, call.output)
+    return ToolFinished(message, call.call.id, "unknown", text)
+
+
+def with_output(told: str, output: str) -> str:
+    """Return a sentence about a call, followed by the output of the call so far."""
+    return f"{told} Its output so far:\n{output}" if output else told
+
+
 def interruption(run: OpenRun, reason: str, *, planned: bool = False) -> list[Event]:
     """Return the events that end a run after its owner died.
 
@@ -92,18 +106,16 @@ def interruption(run: OpenRun, reason: str, *, planned: bool = False) -> list[Ev
     may have been made and must not be made twice. A run that was answered but not finished counts as completed.
     """
     events: list[Event] = []
-    if run.request and run.partial_text:
-        events.append(MessagePartial([Text(run.partial_text)], run.request))
+    if run.request and run.partial_parts:
+        events.append(MessagePartial(run.partial_parts, run.request))
     for call in run.open:
         if call.started is not None and call.started.effect == "once":
             assert run.step is not None
-            events.append(
-                ToolFinished(run.step.message, call.call.id, "unknown", UNKNOWN_OUTCOME)
-            )
+            events.append(unknown_outcome(run.step.message, call))
     if run.answered:
         return [*events, RunFinished("completed")]
     events.append(RunFinished("interrupted", reason, planned))
-    if run.partial_text or run.step is not None:
+    if run.partial_parts or run.step is not None:
         events.append(RunRecovered("recovered"))
     return events
 
@@ -204,6 +216,7 @@ class _Stored:
         self, journal: Journal, conversation: str, run: str, state: RunState | None
     ) -> None:
         self._texts: dict[int, str] = {}
+        self._thoughts: dict[int, str] = {}
         self._answered: set[int] = set()
         self._sealed: set[int] = set()
         self._finished: set[tuple[int, str]] = set()
@@ -225,6 +238,10 @@ class _Stored:
                 self._texts.get(request, "")
             ):
                 self._texts[request] = self._texts.get(request, "") + text
+            case ReplyThought(request, offset, text) if offset == len(
+                self._thoughts.get(request, "")
+            ):
+                self._thoughts[request] = self._thoughts.get(request, "") + text
             case MessagePartial(parts, request):
                 self._sealed.add(request)
                 self._texts[request] = text_of(parts)
@@ -249,22 +266,17 @@ class _Stored:
             if isinstance(event, MessageAssistant | MessagePartial)
         }
         closed = self._answered | self._sealed
-        ends = {request: len(text) for request, text in self._texts.items()}
-        seen_chars = dict(ends)
+        grown = {
+            ReplyDelta: _Grown(self._texts),
+            ReplyThought: _Grown(self._thoughts),
+        }
         missing_events: list[Event] = []
         for event in events:
             match event:
-                case ReplyDelta(request, offset, text) if (
+                case ReplyDelta(request) | ReplyThought(request) if (
                     request not in closed | complete
                 ):
-                    new_text, end = (
-                        _take_new_text(seen_chars, request, offset, text),
-                        ends.get(request, 0),
-                    )
-                    # Append at the end of the stored text: a crashed server may have lost the last partials.
-                    if new_text:
-                        missing_events.append(ReplyDelta(request, end, new_text))
-                        ends[request] = end + len(new_text)
+                    missing_events += grown[type(event)].missing(event)
                 case (
                     MessageAssistant(request=request) | MessagePartial(request=request)
                 ):
@@ -305,6 +317,24 @@ class _Stored:
                     ]
                     answered.add(request)
         return output
+
+
+class _Grown:
+    """Streamed texts by request, of which the journal has the beginnings."""
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        self._ends = {request: len(text) for request, text in texts.items()}
+        self._seen_chars = dict(self._ends)
+
+    def missing(self, event: ReplyDelta | ReplyThought) -> list[Event]:
+        """Return the missing part of a partial.
+
+        The part is appended at the end of the stored text: a crashed server may have lost the last partials.
+        """
+        request, end = event.request, self._ends.get(event.request, 0)
+        text = _take_new_text(self._seen_chars, request, event.offset, event.text)
+        self._ends[request] = end + len(text)
+        return [type(event)(request, end, text)] if text else []
 
 
 def _take_new_text(

@@ -61,6 +61,10 @@ class Skills:
     def __init__(self, personal: Path | None, folder: Path | None) -> None:
         self._personal, self._folder = personal, folder
 
+    def in_folder(self, folder: Path) -> Skills:
+        """Return the person's skills and the skills of another folder, unless the skills of folders are disabled."""
+        return Skills(self._personal, folder if self._folder is not None else None)
+
     def all(self) -> list[Skill]:
         """Return the usable skills, then the unusable skills. The person's skills come first. Reads from the disk."""
         usable: dict[str, Skill] = {}
@@ -112,6 +116,7 @@ class ReadSkill(Tool[ReadSkillArgs]):
     args = ReadSkillArgs
     seconds = 30.0
     asks = False
+    only_reads = True
 
     def __init__(
         self, skills: Skills, rules: Callable[[], Iterable[Rule]] = tuple
@@ -121,13 +126,14 @@ class ReadSkill(Tool[ReadSkillArgs]):
     def touches(self, args: ReadSkillArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         return "/".join([args.name, *parts_of(args.file)])
 
-    async def run(self, args: ReadSkillArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
-        return await run_in_own_thread(lambda: self._read_skill(args))
+    async def run(self, args: ReadSkillArgs, call: Call) -> str:
+        skills = self._skills.in_folder(call.folder)
+        return await run_in_own_thread(lambda: self._read_skill(args, skills))
 
-    def _read_skill(self, args: ReadSkillArgs) -> str:
-        skill = {
-            skill.name: skill for skill in self._skills.all() if not skill.problem
-        }.get(args.name)
+    def _read_skill(self, args: ReadSkillArgs, skills: Skills) -> str:
+        skill = {skill.name: skill for skill in skills.all() if not skill.problem}.get(
+            args.name
+        )
         parts = [*skill.parts, *parts_of(args.file)] if skill is not None else []
         path = "/".join(parts)
         is_denied = any(

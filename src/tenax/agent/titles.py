@@ -98,7 +98,8 @@ async def ask(
     Return `None` if the model fails, takes longer than `silence` seconds in total, or writes more than `chars_max`
     characters.
     """
-    body = model.body("", [], [model.message(Message("user", (Text(request),)))], {})
+    message = model.message(Message("user", (Text(request),)))
+    body = model.body("", [], [message], model.parameters)
     stream, chars = model.stream(body, silence=silence), 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(silence), contextlib.aclosing(stream) as pieces:

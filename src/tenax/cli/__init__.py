@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from tenax.cli.frame import (
     Commands,
     LazyCommand,
+    complete_conversation,
     leave,
     load_config,
     open_streams,
@@ -20,11 +21,19 @@ from tenax.cli.frame import (
     run,
 )
 
+if TYPE_CHECKING:
+    from tenax.events import Mode
+
 COMMANDS: Final = {
     "code": LazyCommand(
         "tenax.cli.serve",
         "code",
         "Print a code that confirms a new MCP server on the page.",
+    ),
+    "completion": LazyCommand(
+        "tenax.cli.completion",
+        "completion",
+        "Print the completion script for a shell.",
     ),
     "demo": LazyCommand(
         "tenax.cli.serve", "demo", "Take the tour; needs no model and no key."
@@ -33,6 +42,9 @@ COMMANDS: Final = {
         "tenax.cli.doctor",
         "examine",
         "Show folders and versions, and verify the store.",
+    ),
+    "export": LazyCommand(
+        "tenax.cli.export", "export", "Export conversations to files."
     ),
     "link": LazyCommand(
         "tenax.cli.serve", "link", "Print a link that signs another browser in."
@@ -44,6 +56,9 @@ COMMANDS: Final = {
         "tenax.cli.mcp", "mcp", "Test the MCP servers and list their tools."
     ),
     "memory": LazyCommand("tenax.cli.memory", "memory", "Show and change memories."),
+    "resume": LazyCommand(
+        "tenax.cli.resume", "resume", "Choose a recent conversation and continue it."
+    ),
     "rules": LazyCommand(
         "tenax.cli.rules", "rules", "Show and change the rules for tools."
     ),
@@ -54,7 +69,12 @@ COMMANDS: Final = {
         "tenax.cli.serve", "serve", "Serve the page, and print a link that opens it."
     ),
     "setup": LazyCommand("tenax.cli.setup", "setup", "Choose the model that answers."),
-    "show": LazyCommand("tenax.cli.show", "show", "Show a conversation."),
+    "show": LazyCommand(
+        "tenax.cli.show",
+        "show",
+        "Show a conversation.",
+        slow_module="tenax.cli.paragraphs",
+    ),
     "skills": LazyCommand("tenax.cli.skills", "list_skills", "List the skills."),
 }
 """By name of a command: its module, and its line in `tenax --help`, equal to the first sentence of the command's help.
@@ -91,12 +111,24 @@ class HowChoice(click.Choice[str]):
     "-c",
     "--conversation",
     metavar="ID",
+    shell_complete=complete_conversation,
     help="Continue this conversation.",
 )
 @click.option(
     "--new",
     is_flag=True,
     help="Start a new conversation instead of continuing the last one.",
+)
+@click.option(
+    "--here",
+    is_flag=True,
+    help="Start a new conversation that works in the current folder.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["ask", "edits", "plan"]),
+    help="With -p: what the tools may do. ask: what the rules allow; edits: also change files in the folder; "
+    "plan: change nothing.",
 )
 @click.option(
     "--how",
@@ -126,8 +158,10 @@ def tenax(
     conversation: str | None,
     how: str,
     files: tuple[Path, ...],
+    mode: Mode | None,
     *,
     new: bool,
+    here: bool,
     as_json: bool,
     no_context_files: bool,
 ) -> int | None:
@@ -146,7 +180,8 @@ def tenax(
         restore_interrupts()
         read = partial(load_config, context, context_files=not no_context_files)
         settings = SettingsFile(read(), read)
-        return talk(settings, conversation=conversation, new=new)
+        folder = str(Path.cwd()) if here else ""
+        return talk(settings, conversation=conversation, new=new, folder=folder)
     from tenax.cli.ask import ask  # noqa: PLC0415  (loaded when it is called)
 
     restore_interrupts()
@@ -157,6 +192,8 @@ def tenax(
         how=how.replace("-", " "),  # type: ignore[arg-type]  # click's choices
         as_json=as_json,
         files=files,
+        mode=mode,
+        folder=str(Path.cwd()) if here else "",
     )
 
 
@@ -171,11 +208,13 @@ def _refuse_unused_options(context: click.Context) -> None:
         raise click.UsageError(
             f"{next(iter(typed.values()))} cannot be used with a command."
         )
-    for name in ("how", "files", "as_json"):
+    for name in ("how", "files", "as_json", "mode"):
         if name in typed and "words" not in typed:
             raise click.UsageError(f"{typed[name]} needs -p.")
     if {"new", "conversation"} <= typed.keys():
         raise click.UsageError("--new and -c cannot be used together.")
+    if {"here", "conversation"} <= typed.keys():
+        raise click.UsageError("--here and -c cannot be used together.")
 
 
 def main(args: Sequence[str] | None = None) -> None:

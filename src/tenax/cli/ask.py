@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -28,7 +28,7 @@ from tenax.cli.loop import in_loop
 from tenax.cli.output import in_json, print_exactly
 from tenax.config import Config
 from tenax.errors import ConfigError, InvalidInput, StoreError, StoreUnavailable
-from tenax.events import BODY_BYTES_MAX
+from tenax.events import BODY_BYTES_MAX, Mode
 from tenax.journal.journal import TailPosition
 from tenax.parts import Part, Text
 from tenax.runtime.runtime import How
@@ -53,8 +53,14 @@ def ask(
     how: How,
     as_json: bool,
     files: Sequence[Path] = (),
+    mode: Mode | None = None,
+    folder: str = "",
 ) -> int:
-    """Send the prompt, print the answer, and return the exit code."""
+    """Send the prompt, print the answer, and return the exit code.
+
+    `mode` is another mode for the conversation. With `folder`, the conversation is a new one in the project with the
+    folder.
+    """
     if words == "-":
         words = _read_stdin(config)
     elif _is_piped():
@@ -69,7 +75,18 @@ def ask(
     # process.
     with contextlib.suppress(ConfigError):
         Sandbox().why_not()
-    return in_loop(_ask(config, printer, words, conversation, how, attached))
+    message = _Message(words, attached, how, mode, folder)
+    return in_loop(_ask(config, printer, conversation, message))
+
+
+class _Message(NamedTuple):
+    """The message, and the choices for its conversation."""
+
+    words: str
+    attached: Sequence[tuple[str, bytes]]
+    how: How
+    mode: Mode | None
+    folder: str
 
 
 def _is_piped() -> bool:
@@ -115,10 +132,8 @@ def _read_stdin(config: Config) -> str:
 async def _ask(
     config: Config,
     printer: _Words | _Lines,
-    words: str,
     conversation: str | None,
-    how: How,
-    attached: Sequence[tuple[str, bytes]],
+    message: _Message,
 ) -> int:
     runtime = Runtime(config, asks=False, serves=False, on_held=printer.held)
     try:
@@ -127,11 +142,18 @@ async def _ask(
         await runtime.close()
         raise
     async with runtime:
+        words = message.words
         parts: list[Part] = [Text(words)] if words.strip() else []
-        parts += [await runtime.attachments.put(*file) for file in attached]
-        name = conversation or await runtime.new(source="cli")
+        parts += [await runtime.attachments.put(*file) for file in message.attached]
+        name = conversation or await _new(runtime, message)
+        if conversation is not None:
+            if message.mode is not None:
+                await runtime.choices.configure(conversation, mode=message.mode)
+            setting = await runtime.agents.setting(conversation)
+            if note := runtime.agents.explain_model(setting):
+                click.echo(note, err=True)
         try:
-            stored = await runtime.submit(name, parts, how=how)
+            stored = await runtime.submit(name, parts, how=message.how)
         except InvalidInput:
             # The conversation was created only for this message.
             if conversation is None:
@@ -152,6 +174,13 @@ async def _ask(
             return STOPPED
 
 
+async def _new(runtime: Runtime, message: _Message) -> str:
+    project = ""
+    if message.folder:
+        project = (await runtime.projects.of_folder(message.folder)).id
+    return await runtime.new(source="cli", mode=message.mode or "ask", project=project)
+
+
 async def _follow(
     runtime: Runtime, conversation: str, seq: int, printer: _Words | _Lines
 ) -> int:
@@ -165,6 +194,8 @@ async def _follow(
             async for at, changes in following:
                 printer.changed(at, changes)
                 for row in printer.denied(changes):
+                    if (await runtime.journal.choice(conversation)).mode == "plan":
+                        continue
                     rule = runtime.rule_for(conversation, row.name, row.arguments)
                     if rule is not None:
                         said = f"No rule allows this. To allow it: {rule.command}"
@@ -233,6 +264,8 @@ class _Words(_Printer):
     def __init__(self) -> None:
         super().__init__()
         self._printed: dict[str, int] = {}
+        self._states: dict[str, str] = {}
+        """The printed states of tool calls."""
         self._middle = False
         self._behind_words = False
         self._full = False
@@ -256,7 +289,9 @@ class _Words(_Printer):
             match change:
                 case Put(row) if self._is_mine(row):
                     self._print_row(row)
-                case Grow(name, offset, text) if self._printed.get(name, -1) >= offset:
+                case Grow(name, offset, text, "text") if (
+                    self._printed.get(name, -1) >= offset
+                ):
                     self._print(name, text, offset)
 
     def _print_row(self, row: Row) -> None:
@@ -264,7 +299,8 @@ class _Words(_Printer):
             case "assistant":
                 self._print(row.id, row.text, late=row.late)
                 self._full = row.state == "full"
-            case "tool" if row.state != "waiting":
+            case "tool" if row.state not in {"waiting", self._states.get(row.id)}:
+                self._states[row.id] = row.state
                 self._aside(to_one_line(f"[{row.name} {row.state}]"))
             case "notice" | "files" if row.state not in {"open", "undone"}:
                 self._aside(to_one_line(row.text))

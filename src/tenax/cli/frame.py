@@ -34,6 +34,8 @@ from tenax.errors import ConfigError, TenaxError
 from tenax.text import replace_hidden
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from tenax.clock import Timing
     from tenax.config import Config
 
@@ -60,6 +62,8 @@ class LazyCommand(NamedTuple):
     module: str
     attribute: str
     help: str
+    slow_module: str = ""
+    """A module that the command needs to run, but not to complete its arguments."""
 
 
 class Commands(click.Group):
@@ -81,20 +85,37 @@ class Commands(click.Group):
         name = HABITS.get(cmd_name, cmd_name)
         if name not in self.commands and name in self._lazy_commands:
             lazy = self._lazy_commands[name]
+            # Before `restore_interrupts`, so that Ctrl-C during the imports prints nothing.
+            if lazy.slow_module and not ctx.resilient_parsing:
+                import_module(lazy.slow_module)
             command = getattr(import_module(lazy.module), lazy.attribute)
             self.add_command(command, name)
         return super().get_command(ctx, name)
+
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the commands that start with the typed text, without importing the modules, and the options."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  (not needed for --help)
+
+        found = [
+            CompletionItem(name, help=self._about(name))
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        # The method of `click.Group` would import every command.
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+    def _about(self, name: str) -> str:
+        if name in self._lazy_commands:
+            return self._lazy_commands[name].help
+        return self.commands[name].get_short_help_str()
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         """List the commands without importing the modules."""
-        rows = []
-        for name in self.list_commands(ctx):
-            if name in self._lazy_commands:
-                rows.append((name, self._lazy_commands[name].help))
-            else:
-                rows.append((name, self.commands[name].get_short_help_str()))
+        rows = [(name, self._about(name)) for name in self.list_commands(ctx)]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
@@ -124,6 +145,15 @@ def load_config(context: click.Context, *, context_files: bool = True) -> Config
     profile = context.find_root().params.get("profile")
     config = load(os.environ, profile=profile, context_files=context_files)
     return replace(config, timing=context.obj) if context.obj else config
+
+
+def complete_conversation(
+    context: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the id of a conversation, for `shell_complete`."""
+    from tenax.cli.completion import find_conversations  # noqa: PLC0415  (loaded when it is called)
+
+    return find_conversations(context, incomplete)
 
 
 def restore_interrupts() -> None:

@@ -24,11 +24,8 @@ EFFECTS = {
     "once": "not repeated",
 }
 """The effect of repeating a tool call, in the words of the page."""
-_NOTED = {
-    "added": "Remembered",
-    "replaced": "Updated memory",
-    "removed": "Forgot",
-}
+DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+"""The colour of a line of a diff, by its first character."""
 _US = 1_000_000
 
 
@@ -94,5 +91,6 @@ def with_files(text: str, row: Row) -> str:
 
 def noted(row: Row) -> str:
     """Return the line for a change of the memory."""
-    text = "(erased)" if row.erased else to_one_line(row.text)
-    return f"{_NOTED[row.action]}: {text}{' Undone.' if row.state else ''}"
+    from tenax.export.rows import say_row  # noqa: PLC0415  (most commands do not need it)
+
+    return say_row(row)

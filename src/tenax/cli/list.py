@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from typing import Final
@@ -14,6 +14,7 @@ from tenax.cli.frame import pass_config
 from tenax.cli.lines import UNTITLED, fit, pad, room_across, short_time
 from tenax.cli.output import json_option, print_json
 from tenax.config import Config
+from tenax.errors import InvalidInput
 from tenax.journal import Journal, exists
 from tenax.journal import open as open_journal
 from tenax.journal.base import Summary
@@ -38,14 +39,22 @@ TITLE_COLUMNS_MIN: Final = 18
     show_default=True,
     help="Maximum number of conversations.",
 )
+@click.option(
+    "--project", metavar="NAME", help="Only the conversations of this project."
+)
 @json_option
 @pass_config
 def list_conversations(
-    config: Config, *, everything: bool, limit: int, as_json: bool
+    config: Config,
+    project: str | None,
+    *,
+    everything: bool,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """List the conversations. Pinned conversations come first, then the newest."""
     found, words, now_us, hidden = _read_conversations(
-        config, everything=everything, limit=limit
+        config, everything=everything, limit=limit, project=project
     )
     if as_json:
         pairs = zip(found[:limit], words[:limit], strict=True)
@@ -53,7 +62,9 @@ def list_conversations(
         return
     if not found:
         sentence = "No conversations yet."
-        if hidden:
+        if project is not None:
+            sentence = "The project has no conversations."
+        elif hidden:
             sentence = "All conversations are archived. --all lists them."
         click.echo(sentence, err=True)
         return
@@ -66,7 +77,7 @@ def list_conversations(
 
 
 def _read_conversations(
-    config: Config, *, everything: bool, limit: int
+    config: Config, *, everything: bool, limit: int, project: str | None
 ) -> tuple[list[Summary], list[str | None], int, bool]:
     """Return up to `limit + 1` conversations, their first words, the time, and whether only archived ones exist."""
     if not exists(config.store_url):
@@ -74,13 +85,36 @@ def _read_conversations(
     with open_journal(
         config.store_url, witness=config.directories.witness, timing=config.timing
     ) as journal:
-        found = list(islice(_conversations(journal, everything=everything), limit + 1))
+        every: Iterable[Summary] = _conversations(journal, everything=everything)
+        if project is not None:
+            ids = _find_projects(journal, project)
+            every = (summary for summary in every if summary.project in ids)
+        found = list(islice(every, limit + 1))
         words = [
             None if summary.title else find_first_words(journal, summary.conversation)
             for summary in found
         ]
         hidden = not found and bool(journal.conversations(archived=True, limit=1))
         return found, words, journal.clock.now_us(), hidden
+
+
+def _find_projects(journal: Journal, name: str) -> set[str]:
+    """Return the ids of the projects with a name, in any case. Raises `InvalidInput` if there is none."""
+    from tenax.journal.projects import Projects  # noqa: PLC0415  (loaded when it is needed)
+
+    projects = Projects(journal).all()
+    wanted = name.strip().casefold()
+    ids = {
+        project.id
+        for project in projects
+        if wanted in {project.name.casefold(), project.id}
+    }
+    if not ids:
+        names = ", ".join(to_one_line(project.name) for project in projects) or "none"
+        raise InvalidInput(
+            f"There is no project {to_one_line(name):.60}.", hint=f"Projects: {names}."
+        )
+    return ids
 
 
 def _conversations(journal: Journal, *, everything: bool) -> Iterator[Summary]:

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from tenax.cli.frame import FAILED, pass_config
 from tenax.cli.lines import fit, minute, pad, room_across, short_time
 from tenax.cli.loop import with_runtime
-from tenax.cli.output import json_option, print_exactly, print_json
+from tenax.cli.output import json_option, print_exactly, print_json, write_new_file
 from tenax.clock import SystemClock
 from tenax.config import Config
 from tenax.errors import InvalidInput
@@ -244,15 +244,7 @@ def export(config: Config, file: str) -> None:
     if file == "-":
         print_exactly(text)
         return
-    try:
-        with open(file, "x", encoding="utf-8") as target:  # noqa: PTH123  (a name as the person typed it)
-            target.write(text)
-    except FileExistsError:
-        raise InvalidInput(
-            f"{file} already exists.", hint="Choose another name."
-        ) from None
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be written: {error.strerror}.") from error
+    write_new_file(file, [text.encode()])
 
 
 @memory.command("import")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 import click
 import msgspec
 
 from tenax.cli.lines import clean
+from tenax.errors import InvalidInput
 from tenax.text import has_hidden
 
-__all__ = ["in_json", "json_option", "print_exactly", "print_json"]
+__all__ = ["in_json", "json_option", "print_exactly", "print_json", "write_new_file"]
 
 json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Output JSON."
@@ -39,3 +41,16 @@ def print_json(value: object) -> None:
 def print_exactly(text: str) -> None:
     """Print `text` unchanged to a pipe or a file, and without control characters to a terminal."""
     click.echo(clean(text) if sys.stdout.isatty() else text, nl=False, color=True)
+
+
+def write_new_file(file: str, pieces: Iterable[bytes]) -> None:
+    """Write pieces to a new file. Raises `InvalidInput` if the file exists or cannot be written."""
+    try:
+        with open(file, "xb") as target:  # noqa: PTH123  (a name as the person typed it)
+            target.writelines(pieces)
+    except FileExistsError:
+        raise InvalidInput(
+            f"{file} already exists.", hint="Choose another name."
+        ) from None
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be written: {error.strerror}.") from error

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from tenax.assembly import Runtime
-from tenax.cli.frame import pass_config
+from tenax.cli.frame import complete_conversation, pass_config
 from tenax.cli.loop import with_runtime
 from tenax.cli.output import json_option, print_json
 from tenax.clock import rfc3339, zone_of
@@ -82,6 +82,7 @@ def list_all(config: Config, *, as_json: bool) -> None:
     "-c",
     "--conversation",
     metavar="ID",
+    shell_complete=complete_conversation,
     help="Run the prompt in this conversation instead of a new one.",
 )
 @click.option(

@@ -150,10 +150,9 @@ def _use_offer(config: Config, offer: Offer, *, asks: bool) -> bool:
 def _connect(config: Config) -> bool:
     from tenax.models.discovery import list_models, reach_model  # noqa: PLC0415  (brings the models along)
 
-    api: Api = click.prompt(
-        "API", type=click.Choice(["openai", "anthropic"]), default="openai"
-    )
-    url = click.prompt("URL", default=PROVIDER_DEFAULTS[api][0])
+    api, url, keys = _provider()
+    if keys:
+        click.echo(f"Get a key at {keys}")
     typed = click.prompt(
         "API key (not shown; leave empty for none)",
         hide_input=True,
@@ -169,6 +168,25 @@ def _connect(config: Config) -> bool:
     return _save(
         config, asyncio.run(reach_model(api, url, name, key)), typed.strip() or None
     )
+
+
+def _provider() -> tuple[Api, str, str]:
+    """Ask for a provider. Return the protocol, the URL, and the page with keys if the provider has such a page."""
+    from tenax.models.presets import PRESETS  # noqa: PLC0415  (brings the models along)
+
+    for number, preset in enumerate(PRESETS, 1):
+        click.echo(f"{number:>3}  {preset.title}, {preset.url}")
+    click.echo(f"{len(PRESETS) + 1:>3}  Another server")
+    number = click.prompt(
+        "Provider", type=click.IntRange(1, len(PRESETS) + 1), default=len(PRESETS) + 1
+    )
+    if number <= len(PRESETS):
+        preset = PRESETS[number - 1]
+        return preset.api, click.prompt("URL", default=preset.url), preset.keys
+    api: Api = click.prompt(
+        "API", type=click.Choice(["openai", "anthropic"]), default="openai"
+    )
+    return api, click.prompt("URL", default=PROVIDER_DEFAULTS[api][0]), ""
 
 
 def _model(models: list[str]) -> str:

@@ -107,7 +107,7 @@ class Config:
     log: str = "warning"
     # Maps each setting that an environment variable overrides to the name of the variable.
     locked: Mapping[str, str] = field(default_factory=dict)
-    # Not a setting of the file: `--no-context-files` turns the instruction files of folders off.
+    # `--no-context-files` turns the instruction files of folders off, whatever the file says.
     context_files: bool = True
     # Not settings: only tests pass other values.
     timing: Timing = field(default_factory=Timing)
@@ -119,10 +119,32 @@ def load(
     """Read the file and the environment. Raises `ConfigError` naming the wrong setting."""
     directories = _find_directories(env, profile)
     file = _find_file(env, directories)
-    decoder = Decoder(file, env)
-    settings = decoder.decode_file(
-        _read_file(file, must_exist=bool(env.get("TENAX_CONFIG")))
+    values = _read_file(file, must_exist=bool(env.get("TENAX_CONFIG")))
+    return _resolve(
+        values, file, directories, env, profile, context_files=context_files
     )
+
+
+def check_values(
+    config: Config, values: Mapping[str, Any], env: Mapping[str, str]
+) -> None:
+    """Raise `ConfigError` if a file with the values could not be loaded."""
+    profile = config.profile or None
+    _resolve(values, config.file, config.directories, env, profile, context_files=True)
+
+
+def _resolve(
+    values: Mapping[str, Any],
+    file: Path,
+    directories: Directories,
+    env: Mapping[str, str],
+    profile: str | None,
+    *,
+    context_files: bool,
+) -> Config:
+    """Return the configuration with the values of a file."""
+    decoder = Decoder(file, env)
+    settings = decoder.decode_file(values)
     tools_folder = _resolve_tools_folder(
         settings.tools.folder, directories, env, profile
     )
@@ -132,7 +154,7 @@ def load(
     }
     _add_model_of_environment(models, env)
     return Config(
-        context_files=context_files,
+        context_files=context_files and settings.context_files,
         directories=directories,
         profile=profile or "",
         file=file,

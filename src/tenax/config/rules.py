@@ -22,15 +22,32 @@ __all__ = [
     "Rule",
     "escape_pattern",
     "find_mistake",
-    "propose_patterns",
+    "propose",
 ]
 
 PATTERN_CHARS_MAX: Final = 2000
 # Characters that join commands in a command line. U+FFFD stands for an invisible character, such as a line break.
 _OPERATORS: Final = re.compile("[;&|<>`$()\n\ufffd]")
-# Commands that only read and start no other program, whatever their arguments are. `git` is not among them: even
-# `git status` starts the program that `core.fsmonitor` names in the settings of the repository.
-_SAFE_TO_WIDEN: Final = ("cat", "du", "head", "ls", "stat", "tail", "wc")
+# Commands that only read and start no other program, whatever their arguments are.
+_READERS: Final = frozenset({"cat", "du", "head", "ls", "stat", "tail", "wc"})
+# Subcommands with arguments that cannot name another command. Everything else is offered as the exact line only: shells and
+# interpreters (sh, python), wrappers (env, sudo, xargs, ssh, make), and subcommands that run a command from their arguments
+# (git rebase, git bisect, npm exec, cargo run, uv run). git reads programs only from settings, which the sandbox protects.
+_GIT: Final = "add blame branch commit describe diff log ls-files mv rev-parse show status switch tag"
+_SUBCOMMANDS: Final = {
+    "git": frozenset(_GIT.split()),
+    "ruff": frozenset({"check", "format"}),
+}
+# Subcommands that run code of the folder, such as its tests. The note says so.
+_OWN_CODE: Final = {
+    "cargo": frozenset({"bench", "build", "check", "clippy", "doc", "fmt", "test"}),
+    "go": frozenset({"build", "fmt", "test", "vet"}),
+    "npm": frozenset({"ci", "install", "run", "test"}),
+    "pnpm": frozenset({"install", "run", "test"}),
+    "yarn": frozenset({"install", "run", "test"}),
+}
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:-]*")
+_SUFFIX: Final = re.compile(r"[^/]+\.([A-Za-z0-9]{1,10})")
 _Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 
 
@@ -53,6 +70,9 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         is_about = fnmatchcase(touches, self.touches) or (
             exact != "" and self.touches == escape_pattern(exact)
         )
+        if line and self.touches.endswith(" *"):
+            # `ls *` also means `ls` without arguments.
+            is_about = is_about or fnmatchcase(touches, self.touches[:-2])
         if not (fnmatchcase(name, self.tool) and is_about):
             return False
         if self.verdict == "deny":
@@ -89,14 +109,14 @@ def escape_pattern(text: str) -> str:
     return glob.escape(text)
 
 
-def propose_patterns(
+def propose(
     touches: str, *, paths: bool, line: bool = False, exact: str = ""
-) -> list[str]:
-    """Return patterns for a call: the exact text first, then a wider pattern if a safe pattern exists.
+) -> dict[str, str]:
+    """Return patterns for a call, each with a note about what it leaves open: the exact text first, then wider patterns.
 
-    The wider pattern is `touches` where `exact` says more, the folder of a path, or the arguments of a command in
-    `_SAFE_TO_WIDEN`. The list is empty if the exact text does not show everything, or is too long for a person to read
-    before agreeing.
+    The wider patterns are `touches` where `exact` says more; the files with the same suffix in the folder of a path, and
+    the folder; and the arguments of a known command. Nothing is proposed if the exact text does not show everything, or
+    is too long for a person to read before agreeing.
     """
     shown = exact or touches
     if (
@@ -104,18 +124,56 @@ def propose_patterns(
         or "\ufffd" in shown
         or len(escape_pattern(shown)) > PATTERN_CHARS_MAX
     ):
-        return []
-    found = [escape_pattern(shown)]
+        return {}
+    found = {escape_pattern(shown): ""}
     if exact:
-        found.append(escape_pattern(touches))
-    folder, slash, _ = touches.rpartition("/")
-    if paths and slash:
-        found.append(f"{escape_pattern(folder)}/*")
+        found.setdefault(escape_pattern(touches), "")
+    if paths:
+        found |= _propose_files(touches)
     if line and not _OPERATORS.search(touches):
         where, _, command = touches.partition(": ")
-        names = [name for name in _SAFE_TO_WIDEN if command.startswith(f"{name} ")]
-        found += [f"{escape_pattern(where)}: {name} *" for name in names]
-    return [pattern for pattern in found if len(pattern) <= PATTERN_CHARS_MAX]
+        beginning, note = _known_beginning(command)
+        if beginning:
+            found[f"{escape_pattern(where)}: {beginning} *"] = note
+    return {
+        pattern: note
+        for pattern, note in found.items()
+        if len(pattern) <= PATTERN_CHARS_MAX
+    }
+
+
+def _propose_files(path: str) -> dict[str, str]:
+    """Return wider patterns for a path: the same suffix, and the folder. A star also matches the folders below."""
+    folder, slash, name = path.rpartition("/")
+    where = f"in {folder} and below" if slash else "in this folder and below"
+    beginning = f"{escape_pattern(folder)}/" if slash else ""
+    found = {}
+    if suffix := _SUFFIX.fullmatch(name):
+        found[f"{beginning}*.{suffix[1]}"] = f"every .{suffix[1]} file {where}"
+    if slash:
+        found[f"{beginning}*"] = f"every file {where}"
+    return found
+
+
+def _known_beginning(command: str) -> tuple[str, str]:
+    """Return the words of a known command that a pattern may be followed by any arguments, and a note; or nothing."""
+    words = command.split(" ")
+    program, *rest = words
+    if program in _READERS:
+        return program, "any arguments"
+    subcommand = rest[0] if rest else ""
+    if subcommand in _SUBCOMMANDS.get(program, ()):
+        return f"{program} {subcommand}", "any arguments"
+    if subcommand not in _OWN_CODE.get(program, ()):
+        return "", ""
+    named = [program, subcommand]
+    if subcommand == "run":
+        # Only this script.
+        script = rest[1] if len(rest) > 1 else ""
+        if not _PLAIN_WORD.fullmatch(script):
+            return "", ""
+        named.append(script)
+    return " ".join(named), "any arguments; it runs code of this folder"
 
 
 def find_mistake(rule: Rule) -> str:

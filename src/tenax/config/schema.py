@@ -43,10 +43,12 @@ _HOST_PATTERN: Final = r"\A[0-9A-Za-z.:_-]+\Z"
 
 Api = Literal["openai", "anthropic", "practice", "script"]
 Resume = Literal["auto", "ask"]
+Effort = Literal["low", "medium", "high"]
 Names = tuple[str, ...]
 Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1)]
 Dollars = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
 Host = Annotated[str, Meta(pattern=_HOST_PATTERN)]
 HttpAddress = Annotated[str, Meta(pattern=r"\Ahttps?://")]
 Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
@@ -61,12 +63,16 @@ VARIABLES: Final = {
 }
 
 
-def _about(description: str, *, variable: str = "", shape: str = "") -> Meta:
+def _about(
+    description: str, *, variable: str = "", shape: str = "", restart: bool = False
+) -> Meta:
     """Describe a setting. The environment variable `variable` overrides the setting.
 
-    `shape` describes valid values in errors, if the type is not enough.
+    `shape` describes valid values in errors, if the type is not enough. With `restart`, a change applies at the next
+    start.
     """
-    return Meta(description=description, extra={"variable": variable, "shape": shape})
+    extra = {"variable": variable, "shape": shape, "restart": restart}
+    return Meta(description=description, extra=extra)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +116,19 @@ class ModelSettings(Settings, frozen=True, kw_only=True):
     ] = None
     max_tokens: Annotated[
         Count | None, _about("The longest answer to request, in tokens.")
+    ] = None
+    temperature: Annotated[
+        Temperature | None,
+        _about(
+            "How random the answers are. Default: decided by the provider. Some models accept no temperature.",
+            shape="a number from 0 to 2: temperature = 0.7",
+        ),
+    ] = None
+    effort: Annotated[
+        Effort | None,
+        _about(
+            "How much the model thinks before an answer. Default: decided by the provider. Only for models that can reason."
+        ),
     ] = None
     price_input: Annotated[
         Dollars | None,
@@ -212,7 +231,8 @@ class Tools(Settings, frozen=True, kw_only=True):
     folder: Annotated[
         str,
         _about(
-            "The folder in which tools read and write files and commands run. Default: ~/tenax."
+            "The folder in which tools read and write files and commands run. Default: ~/tenax.",
+            restart=True,
         ),
     ] = ""
 
@@ -285,7 +305,9 @@ class Memory(Settings, frozen=True, kw_only=True):
     providers: Annotated[
         Names,
         _about(
-            "Names of the memory plugins to load.", variable="TENAX_MEMORY_PROVIDERS"
+            "Names of the memory plugins to load.",
+            variable="TENAX_MEMORY_PROVIDERS",
+            restart=True,
         ),
     ] = ()
 
@@ -309,6 +331,13 @@ class FileSettings(Settings, frozen=True, kw_only=True):
             "Whether a long-lived process continues an interrupted answer by itself, or only if asked to."
         ),
     ] = "auto"
+    context_files: Annotated[
+        bool,
+        _about(
+            "Whether to read AGENTS.md, CLAUDE.md and skills from the folder of the tools.",
+            restart=True,
+        ),
+    ] = True
     models: Mapping[str, ModelSettings] = {}
     store: Store = Store()
     tools: Tools = Tools()
@@ -336,6 +365,8 @@ class Setting(NamedTuple):
     description: str
     variable: str
     shape: str
+    restart: bool
+    """Whether a change applies at the next start."""
 
 
 @cache

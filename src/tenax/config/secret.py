@@ -36,6 +36,16 @@ class Secret:
             )
         return self._value
 
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a key."""
+        return bool(self._value)
+
+    @property
+    def origin(self) -> str:
+        """The place of the key, in words."""
+        return self._origin
+
     def __repr__(self) -> str:
         return "***"
 

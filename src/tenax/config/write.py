@@ -24,7 +24,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from tenax.concurrency import locked, write_atomically
 from tenax.config.decode import parse_toml, read_text
-from tenax.config.read import Config, check_server, read_rules
+from tenax.config.read import Config, check_server, check_values, read_rules
 from tenax.config.rules import Rule, find_mistake
 from tenax.config.secret import Secret
 from tenax.errors import ConfigError, InvalidInput
@@ -33,8 +33,10 @@ __all__ = [
     "Rules",
     "add_model",
     "add_rule",
+    "change_settings",
     "choose_model",
     "file_version",
+    "remove_model",
     "remove_rule",
     "set_server",
     "trust_server",
@@ -69,7 +71,8 @@ def add_model(
         section = dict(values)
         keys = ""
         if key is not None:
-            section["key"], keys = _add_key(config.file, label, key)
+            secrets = read_text(config.file.with_name("secrets.toml")) or ""
+            section["key"], keys = _add_key(config.file, label, key, secrets)
         models = wanted.setdefault("models", {})
         label = next(
             name
@@ -104,6 +107,132 @@ def choose_model(config: Config, label: str) -> None:
     with _locked_folder(config):
         wanted = _parse_file(config.file) | {"model": label}
         _edit_file(config.file, wanted, edit, "model")
+
+
+def remove_model(config: Config, label: str) -> None:
+    """Remove the section [models.LABEL], its place in `fallback`, and its key if nothing else uses the key."""
+    if label == config.model:
+        raise InvalidInput(
+            f"{label} is the model that answers, so it cannot be removed.",
+            hint="Choose another model first.",
+        )
+    with _locked_folder(config):
+        wanted = _parse_file(config.file)
+        section = wanted.get("models", {}).pop(label, None)
+        if section is None:
+            raise InvalidInput(
+                f"The settings file has no model {label!r}.",
+                hint="Look at the list again.",
+            )
+        fallback = [name for name in wanted.get("fallback", ()) if name != label]
+        if "fallback" in wanted:
+            wanted["fallback"] = fallback
+
+        def edit(document: Any) -> None:  # noqa: ANN401
+            del document["models"][label]
+            if document.get("fallback", fallback) != fallback:
+                document["fallback"] = fallback
+
+        _edit_file(config.file, wanted, edit, f"[models.{label}]")
+        _forget_key(config.file, section.get("key"), wanted)
+
+
+def change_settings(
+    config: Config,
+    changes: Mapping[str, Any],
+    env: Mapping[str, str],
+    *,
+    keys: Mapping[str, str],
+) -> None:
+    """Set settings by their full names, such as `budget.day`; `None` removes a setting, so that the default applies.
+
+    `keys` are keys themselves, by the full name of the setting that refers to a key. A file that `load` would refuse is
+    not written.
+    """
+    for name in (*changes, *keys):
+        if name in config.locked:
+            raise ConfigError(
+                f"{config.locked[name]} sets {name}, so it cannot be changed here.",
+                hint=f"Unset {config.locked[name]}, and try again.",
+            )
+    with _locked_folder(config):
+        before = _parse_file(config.file)
+        wanted = _parse_file(config.file)
+        values = dict(changes)
+        text = read_text(config.file.with_name("secrets.toml")) or ""
+        for name, key in keys.items():
+            values[name], text = _add_key(
+                config.file, name.removesuffix(".key"), key, text
+            )
+        for name, value in values.items():
+            _set_value(wanted, _path_of(name, wanted, config.file), value)
+        check_values(config, wanted, env)
+
+        def edit(document: Any) -> None:  # noqa: ANN401
+            for name, value in values.items():
+                _set_value(document, _path_of(name, wanted, config.file), value)
+
+        names = ", ".join(values)
+        _edit_file(config.file, wanted, edit, names, text if keys else "")
+        for name in values:
+            old = _value_at(before, _path_of(name, wanted, config.file))
+            _forget_key(config.file, old, wanted)
+
+
+def _path_of(name: str, values: Mapping[str, Any], file: Path) -> tuple[str, ...]:
+    """Return the keys of a setting in the file. A label of a model may contain dots."""
+    section, _, rest = name.partition(".")
+    if section != "models":
+        return tuple(name.split("."))
+    label, _, setting = rest.rpartition(".")
+    if label not in values.get("models", {}):
+        raise ConfigError(
+            f"{file} has no section [models.{label}].",
+            hint="Connect the model on the page or with `tenax setup` first.",
+        )
+    return ("models", label, setting)
+
+
+def _value_at(values: Mapping[str, Any], path: tuple[str, ...]) -> object:
+    found: Any = values
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _set_value(values: Any, path: tuple[str, ...], value: object) -> None:  # noqa: ANN401  (a dictionary or a document)
+    *sections, name = path
+    for section in sections:
+        if section not in values:
+            if value is None:
+                return
+            values[section] = {}
+        values = values[section]
+    if value is None:
+        values.pop(name, None)
+    elif values.get(name) != value:
+        values[name] = value
+
+
+def _forget_key(file: Path, reference: object, values: Mapping[str, Any]) -> None:
+    """Remove a key from secrets.toml if no setting refers to the key any more."""
+    kind, _, name = str(reference).partition(":")
+    keys = file.with_name("secrets.toml")
+    if kind != "secret" or str(reference) in _texts_in(values):
+        return
+    document = tomlkit.parse(read_text(keys) or "")
+    if document.pop(name, None) is not None:
+        _replace_file(keys, tomlkit.dumps(document), mode=_NEW_MODE)
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _texts_in(item)
+    elif isinstance(value, str):
+        yield value
 
 
 # Rules are edited as lines of text, not with tomlkit. tomlkit deletes the comments after a removed [[rules]], and moves a
@@ -194,7 +323,10 @@ def set_server(
         else:
             section = dict(values)
             if key:
-                section["key"], keys = _add_key(config.file, f"MCP_{name}", key)
+                secrets = read_text(config.file.with_name("secrets.toml")) or ""
+                section["key"], keys = _add_key(
+                    config.file, f"MCP_{name}", key, secrets
+                )
             # A section that `load` would refuse is not written.
             check_server(name, section, config.file)
             servers[name] = section
@@ -351,11 +483,10 @@ def _cannot_edit(file: Path, edited: str) -> ConfigError:
     )
 
 
-def _add_key(file: Path, label: str, key: str) -> tuple[str, str]:
-    """Return the reference to a key, and the text of secrets.toml with the key."""
+def _add_key(file: Path, label: str, key: str, text: str) -> tuple[str, str]:
+    """Return the reference to a key, and the text of secrets.toml with the key added to `text`."""
     keys = file.with_name("secrets.toml")
     key = Secret(key, "what was given").reveal()
-    text = read_text(keys) or ""
     try:
         known = tomllib.loads(text)
     except ValueError:

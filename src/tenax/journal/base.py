@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tenax.events import Event, Unknown, decode
+from tenax.events import Event, Mode, Unknown, decode
 
 __all__ = [
     "Behind",
@@ -26,9 +26,14 @@ __all__ = [
     "RunState",
     "Segment",
     "Spent",
+    "State",
     "Summary",
     "Unfinished",
+    "UsageRow",
 ]
+
+
+State = Literal["", "running", "asks", "failed"]
 
 
 class _Value(msgspec.Struct, frozen=True):
@@ -169,6 +174,26 @@ class Summary(_Value, frozen=True):
     """The parent conversation of a sub-agent."""
     revision: int = 0
     """The seq of the last fact with an effect on the transcript."""
+    state: State = ""
+    """`asks`: a call, also of a sub-agent, waits for a person. `failed`: the last run failed, and nothing was undone since."""
+    model: str = ""
+    """The label of the chosen model. Empty: the default."""
+    mode: Mode = "ask"
+    project: str = ""
+    """The id of the project, or empty. The project may have been removed."""
+    read: int = 0
+    """The seq up to which the user has read the conversation; 0 without a read mark."""
+    unread: bool = False
+    """Whether a run completed or failed after the read mark. Without a mark: after the first read mark of the user."""
+
+
+class Choice(_Value, frozen=True):
+    """The source of a conversation, and the choices of the person, as in `Summary`."""
+
+    source: str
+    model: str
+    mode: Mode
+    project: str
 
 
 class Unfinished(_Value, frozen=True):
@@ -188,6 +213,24 @@ class RunState(_Value, frozen=True):
     late: int
     sealed: int | None
     attempts: int
+
+
+class UsageRow(_Value, frozen=True):
+    """Model usage of a conversation on a day (days since 1970, UTC) by a model.
+
+    `model` is empty for usage older than the split by models. `conversation` is empty for deleted conversations. The
+    usage of a sub-agent belongs to the conversation of the parent.
+    """
+
+    day: int
+    model: str
+    conversation: str
+    input: int
+    output: int
+    cost: float
+    """US dollars."""
+    unpriced: int
+    """The number of calls without a known price."""
 
 
 class Spent(_Value, frozen=True):

@@ -43,6 +43,7 @@ _INDEX_TABLES = (
     "authors",
     "letters",
     "schedules",
+    "read_marks",
     "head",
 )
 
@@ -152,9 +153,10 @@ def _is_made_from(
     match event:
         case ApprovalAsked(message=message):
             return run_over and message in seqs
-        case ApprovalAnswered(message, call, pattern=pattern, words=words):
+        case ApprovalAnswered(message, call, why=why, pattern=pattern, words=words):
             allowed = pattern != "" and run_over and message in seqs
-            return allowed or (words != "" and (message, call) in results)
+            is_said = words != "" or why != ""
+            return allowed or (is_said and (message, call) in results)
         case ContextSummarised(covers_to=covers_to):
             return any(erased <= covers_to for erased in seqs)
         case ConversationTitled(derived=True):

@@ -9,6 +9,7 @@ import msgspec
 from tenax.events import (
     ContextCompacted,
     ContextSummarised,
+    ConversationConfigured,
     ConversationOpened,
     Copied,
     Event,
@@ -38,7 +39,8 @@ _FIRST_COPY = 2
 def fork(journal: Journal, head: Head, upto: int, segment: str | None) -> str:
     """Store the standing events up to `upto` as a new conversation. Return the id of the new conversation.
 
-    Leases, approvals, receipts and the open run are not copied.
+    Leases, approvals, receipts and the open run are not copied. The fork has the present model, mode and project of the
+    original.
     """
     conversation = head.conversation
     low, _ = bounds(journal.number(conversation))
@@ -74,8 +76,18 @@ def fork(journal: Journal, head: Head, upto: int, segment: str | None) -> str:
     ]
     if summaries:
         entries += _summary_entries(journal, copies, summaries[-1], name)
+    entries += _choices(journal, conversation)
     journal.load(new_conversation, opened, entries)
     return new_conversation
+
+
+def _choices(journal: Journal, conversation: str) -> list[RawEvent]:
+    """Return the choices of the person as an event of the fork, after the copies."""
+    chosen = journal.summary(conversation)
+    event = ConversationConfigured(chosen.model, chosen.mode, chosen.project)
+    if event == ConversationConfigured("", "ask", ""):
+        return []
+    return [RawEvent(event.kind, journal.clock.now_us(), None, encode(event))]
 
 
 def _is_open(event: Recorded, open_run: str | None) -> bool:

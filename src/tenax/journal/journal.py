@@ -35,6 +35,7 @@ from tenax.events import (
 from tenax.journal.arguments import checked
 from tenax.journal.base import (
     Behind,
+    Choice,
     DeadLetter,
     Dedup,
     Erased,
@@ -50,8 +51,10 @@ from tenax.journal.base import (
     RunState,
     Segment,
     Spent,
+    State,
     Summary,
     Unfinished,
+    UsageRow,
 )
 from tenax.journal.erasing import delete, erase, prune
 from tenax.journal.forking import fork
@@ -360,6 +363,14 @@ class Journal:
             raise self._missing(conversation)
         return found[0]
 
+    def choice(self, conversation: str) -> Choice:
+        """Return the source, model, mode and project of a conversation, with less work than `summary`."""
+        name = check_id("conversation", conversation)
+        rows = self.store.query("choice", owner=self.owner, id=name)
+        if not rows:
+            raise self._missing(conversation)
+        return Choice(*rows[0])
+
     def _summaries(self, name: str, where: dict[str, Any]) -> list[Summary]:
         def read_summaries(tx: Tx) -> list[Summary]:
             rows = tx.run(name, where)
@@ -418,6 +429,22 @@ class Journal:
             rows = self.store.query("spent_since", owner=self.owner, day=today)
         input_tokens, output_tokens, micro_dollars, unpriced = map(int, rows[0])
         return Spent(input_tokens, output_tokens, micro_dollars / 1e6, unpriced)
+
+    def usage(self, since_day: int, until_day: int) -> list[UsageRow]:
+        """Return the user's model usage between two days (both included), by day, model and conversation.
+
+        Days are counted from 1970 and start at midnight UTC.
+        """
+        rows = self.store.query(
+            "usage",
+            owner=self.owner,
+            since=_whole("since_day", since_day),
+            until=_whole("until_day", until_day),
+        )
+        return [
+            UsageRow(day, model, name, tokens_in, tokens_out, cost / 1e6, unpriced)
+            for day, model, name, tokens_in, tokens_out, cost, unpriced in rows
+        ]
 
     def interrupted(self, since: int, limit: int = 1000) -> list[Unfinished]:
         """Return conversations with an interrupted last run that changed since a time in microseconds."""
@@ -1180,7 +1207,20 @@ def _summary(row: tuple[Any, ...], segment: str | None) -> Summary:
         num,
         parent,
         revision,
+        asks,
+        failed,
+        answered,
+        model,
+        mode,
+        project,
+        read,
+        reads_since,
     ) = row
+    # A conversation without a read mark counts as read until the user starts to read with marks.
+    new = reads_since is not None and updated_at > reads_since
+    state: State = "failed" if failed else ""
+    if run is not None:
+        state = "asks" if asks else "running"
     return Summary(
         conversation=conversation,
         segment=segment,
@@ -1195,4 +1235,10 @@ def _summary(row: tuple[Any, ...], segment: str | None) -> Summary:
         place=(pinned, updated_at, num),
         parent=parent,
         revision=revision,
+        state=state,
+        model=model,
+        mode=mode,
+        project=project,
+        read=read or 0,
+        unread=answered > read if read else bool(answered and new),
     )

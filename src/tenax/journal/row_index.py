@@ -22,12 +22,14 @@ from tenax.errors import (
     SessionEnded,
 )
 from tenax.events import (
+    ApprovalAnswered,
     ApprovalAsked,
     ContentErased,
     ContextCompacted,
     ContextOpened,
     ConversationArchived,
     ConversationCleared,
+    ConversationConfigured,
     ConversationOpened,
     ConversationPinned,
     ConversationRestored,
@@ -46,6 +48,7 @@ from tenax.events import (
     RunSealed,
     RunStarted,
     SegmentEnded,
+    ToolFinished,
     ToolHanded,
     ToolStarted,
     Unknown,
@@ -107,6 +110,7 @@ MESSAGE_ROLES = 4
 """Rows with a role up to this number are messages. The index counts messages."""
 
 _AUTHOR_CHARS_MAX = 200
+_CHOICE_CHARS_MAX = 200
 
 SOLO = frozenset(
     {
@@ -123,6 +127,7 @@ SOLO = frozenset(
 QUIET = frozenset(
     {
         "conversation.archived",
+        "conversation.configured",
         "conversation.pinned",
         "conversation.titled",
         "memory.due",
@@ -143,8 +148,8 @@ def alone(kind: str, event: Event | Unknown) -> bool:
 
 _ANSWERS = (MessageAssistant, MessagePartial)
 STRUCTURE = SOLO | {
-    "conversation.archived", "conversation.opened", "conversation.pinned", "memory.due", "run.finished", "run.sealed",
-    "stretch.ended",
+    "conversation.archived", "conversation.configured", "conversation.opened", "conversation.pinned", "memory.due",
+    "run.finished", "run.sealed", "stretch.ended",
 }  # fmt: skip
 """Kinds of events without personal text. Erasing refuses these events, because the index depends on them."""
 
@@ -173,6 +178,13 @@ class HeadState(msgspec.Struct):
     listed_at: int = 0
     """`updated_at` in the list, exact to the second, so that a burst of events does not rewrite the index of the list."""
     version: int = INDEX_VERSION
+    asks: str = ""
+    """The calls of the last answer waiting for a person, as a JSON array of (seq of the answer, id of the call). Empty
+    without such a call."""
+    failed: int = 0
+    """1 if the last run failed, and nothing was undone since."""
+    answered: int = 0
+    """The seq of the end of the last run that completed or failed."""
     segment_name: str | None = None
     woken: bool = False
     """Whether the readers of this conversation are already marked as behind."""
@@ -258,6 +270,7 @@ class Spend(NamedTuple):
     """Add the cost of a model call to the ledger. The ledger keeps the cost of erased and deleted events."""
 
     at: int
+    model: str
     usage: Usage
 
 
@@ -344,6 +357,8 @@ def apply(  # noqa: C901, PLR0911, PLR0912  (one case per kind of event)
             return (SetList("pinned", int(pinned)),)
         case ConversationArchived(archived=archived):
             return (SetList("archived", int(archived)),)
+        case ConversationConfigured():
+            return _configured(event)
         case ConversationRewound():
             return _rewound(state, here, event, look)
         case ConversationCleared():
@@ -359,16 +374,28 @@ def apply(  # noqa: C901, PLR0911, PLR0912  (one case per kind of event)
             return _compacted(state, here, event, look)
         case ContentErased():
             return _erased(state, here, event, look)
-        case RunStarted(inputs=inputs):
+        case RunStarted(inputs=inputs, resumes=resumes):
             _check_no_run(state, "another one")
+            state.failed = 0
+            if not resumes:
+                state.asks = ""
             state.run = _required_run(run, kind)
             return OpenRun(state.run, seq), *_take_inputs(state, here, inputs, look)
         case ModelRequested(inputs=inputs):
             _check_run(state, here, event)
             return _take_inputs(state, here, inputs, look)
-        case ModelUsed(usage=usage):
-            return (Spend(at, usage),)
-        case ApprovalAsked() | MemoryRecalled() | ToolHanded() | ToolStarted():
+        case ModelUsed(model=model, usage=usage):
+            return (Spend(at, model, usage),)
+        case ApprovalAsked(message, call):
+            _check_run(state, here, event)
+            _set_asks(state, message, call, asks=True)
+        case ApprovalAnswered(message, call):
+            _set_asks(state, message, call, asks=False)
+        case ToolHanded(message, call, asks=asks):
+            # A sub-agent that waits for a person makes the parent wait.
+            _check_run(state, here, event)
+            _set_asks(state, message, call, asks=asks)
+        case MemoryRecalled() | ToolStarted():
             _check_run(state, here, event)
         case RunFinished():
             return (_run_finished(state, here, event),)
@@ -421,11 +448,53 @@ def _message(
     row = PutRow(seq, first, role, waiting)
     if isinstance(event, MessageUser) and event.author and event.author != state.user:
         return row, AddAuthor(event.author[:_AUTHOR_CHARS_MAX])
+    if state.asks:
+        _settle_asks(state, event)
     if isinstance(event, RunLate):
         return row, LateOutput(_required_run(run, "run.late"))
     if isinstance(event, MessageAssistant) and event.usage is not None:
-        return row, Spend(at, event.usage)
+        return row, Spend(at, event.model, event.usage)
     return (row,)
+
+
+def _configured(event: ConversationConfigured) -> Sequence[Change]:
+    """Return the changes of the list for the choices that the event names."""
+    choices = {"model": event.model, "mode": event.mode, "project": event.project}
+    for name, value in choices.items():
+        if value is not None and len(value) > _CHOICE_CHARS_MAX:
+            raise InvalidInput(
+                f"The {name} of a conversation has at most {_CHOICE_CHARS_MAX} characters."
+            )
+    return [
+        SetList(name, value) for name, value in choices.items() if value is not None
+    ]
+
+
+def _set_asks(state: HeadState, message: int, call: str, *, asks: bool) -> None:
+    """Note whether a call waits for a person."""
+    waiting = _waiting_calls(state)
+    if ((message, call) in waiting) != asks:
+        waiting ^= {(message, call)}
+        _put_waiting_calls(state, waiting)
+
+
+def _settle_asks(state: HeadState, event: Event | Unknown) -> None:
+    """Drop the waiting calls that a row of the transcript settles."""
+    if isinstance(event, MessageAssistant):
+        # The calls of the earlier answer have their results.
+        state.asks = ""
+    elif isinstance(event, ToolFinished):
+        _set_asks(state, event.message, event.call, asks=False)
+
+
+def _waiting_calls(state: HeadState) -> set[tuple[int, str]]:
+    if not state.asks:
+        return set()
+    return set(msgspec.json.decode(state.asks, type=list[tuple[int, str]]))
+
+
+def _put_waiting_calls(state: HeadState, waiting: set[tuple[int, str]]) -> None:
+    state.asks = msgspec.json.encode(sorted(waiting)).decode() if waiting else ""
 
 
 def _required_run(run: str | None, kind: str) -> str:
@@ -479,6 +548,7 @@ def _rewound(
         if not is_message or look.standing_after(message) == standing:
             raise InvalidInput(f"Seq {message} is no message that can be replaced.")
     state.revision = state.epoch = state.turns = here.seq
+    state.failed = 0
     return KillRows(reach(event), here.seq), Recount(reach(event))
 
 
@@ -487,6 +557,7 @@ def _cleared(
 ) -> Sequence[Change]:
     _check_no_run(state, "clearing")
     state.revision = state.epoch = state.turns = here.seq
+    state.failed = 0
     state.context_from = here.seq + 1
     return KillRows(reach(event), here.seq), Recount(reach(event))
 
@@ -505,6 +576,7 @@ def _restored(
             "The conversation has gone on since that undo; it can no longer be taken back."
         )
     state.revision = state.epoch = state.turns = here.seq
+    state.failed = 0
     state.context_from = state.stretch_covers + 1
     after = reach(look.edits_since(event.of - 1)[0])
     return ReviveRows(after, event.of), Recount(after)
@@ -567,6 +639,10 @@ def _erased(
         if kind is None or kind in STRUCTURE:
             raise InvalidInput(f"Seq {seq} holds no text that could be erased.")
     state.revision = state.epoch = here.seq
+    # The erased events may have named a waiting call, and no longer do when the index is derived again.
+    waiting = _waiting_calls(state)
+    last = max(event.seqs)
+    _put_waiting_calls(state, {call for call in waiting if call[0] > last})
     erased = EraseBodies(tuple(event.seqs))
     if look.title_at() in event.seqs:
         return erased, SetList("title", None)
@@ -598,6 +674,12 @@ def _run_finished(state: HeadState, here: _At, event: RunFinished) -> CloseRun:
         raise RunConflict(f"Run {here.run} is not open; it cannot finish.")
     state.run = None
     state.turns = here.seq
+    state.failed = int(event.outcome == "failed")
+    if event.outcome in {"completed", "failed"}:
+        state.answered = here.seq
+    if event.outcome != "interrupted":
+        # A run that resumes an interrupted run still waits for the same answers.
+        state.asks = ""
     if event.outcome != "completed":
         state.revision = here.seq
     return CloseRun(_required_run(here.run, "run.finished"), here.seq, event.outcome)

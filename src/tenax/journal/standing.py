@@ -131,3 +131,7 @@ class Versions:
     def of(self, seq: int) -> tuple[int, ...]:
         """Return the versions of a message, oldest first; an empty tuple for a message with one version."""
         return tuple(self._groups.get(seq, ()))
+
+    def all(self) -> list[tuple[int, ...]]:
+        """Return the versions of every message with several versions, oldest message first."""
+        return sorted({tuple(group) for group in self._groups.values()})

@@ -31,7 +31,16 @@ from tenax.errors import (
     StoreMisused,
     TenaxError,
 )
-from tenax.events import PARTIALS, ConversationOpened, Event, Unknown, decode
+from tenax.events import (
+    PARTIALS,
+    ConversationOpened,
+    Event,
+    ToolFinished,
+    ToolLate,
+    ToolOutput,
+    Unknown,
+    decode,
+)
 from tenax.journal.base import Lease, Recorded
 from tenax.journal.group import GroupCommit, Waiter
 from tenax.journal.plan import Append, Batch, Key, Loaded, Stored, inner_hash, plan
@@ -61,7 +70,7 @@ from tenax.journal.row_key import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.verify.derive import Derived
 from tenax.journal.verify.rebuild import rebuild
-from tenax.journal.wakeups import Wakeups
+from tenax.journal.wakeups import ANY, Wakeups
 from tenax.journal.witness import CONVERSATIONS_MAX, Missing, Witness
 
 if TYPE_CHECKING:
@@ -487,6 +496,11 @@ class Store(abc.ABC):
                 self.clock.sleep(pause)
                 self.recover(trouble)
 
+    def announce_rows(self) -> None:
+        """Wake every follower of rows outside the journals, in this process and in others."""
+        self.wakeups.notify([])
+        self.announce([ANY])
+
     # -- group commit ----------------------------------------------------------------------------------------
 
     def waiter(self, append: Append, future: Any = None) -> Waiter:  # noqa: ANN401  (asyncio.Future or None)
@@ -810,10 +824,12 @@ def _open_conversation(tx: Tx, key: Key, at: int, opened: ConversationOpened) ->
 
 _append_of: Callable[[Waiter], Append] = attrgetter("append")
 _key_of: Callable[[Append], Key] = attrgetter("key")
+_RESULTS = frozenset({ToolFinished.kind, ToolLate.kind})
 _is_partial: Callable[[Append], bool] = attrgetter("partial")
 head_row: Callable[[HeadState], tuple[Any, ...]] = attrgetter(
     "num", "head", "facts", "turns", "due", "revision", "epoch", "digest", "run", "stretch", "context_from",
     "unanswered", "messages", "stretch_messages", "stretch_from", "stretch_covers", "listed_at", "version",
+    "asks", "failed", "answered",
 )  # fmt: skip
 
 
@@ -884,9 +900,10 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901 
             tx.run(_STATEMENTS[type(change)], {**own, **change._asdict()})
         case SetList(column, value):
             tx.run(f"set_{column}", {**own, "value": value})
-        case Spend(at, usage):
+        case Spend(at, model, usage):
             cost = 0 if usage.cost is None else round(usage.cost * 1e6)
             took = {
+                "model": model,
                 "input": usage.input,
                 "output": usage.output,
                 "cost": cost,
@@ -901,19 +918,23 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901 
 
 def _erase_body(tx: Tx, user: str, row_key: int) -> None:
     """Erase a body, the partials replaced by the body, and the blobs named by no remaining event."""
-    for _, body, salt, first in tx.run("body", {"place": row_key}):
+    for kind, body, salt, first in tx.run("body", {"place": row_key}):
         if body is None:
             return
         tx.run("erase_body", {"place": row_key, "body_hash": inner_hash(salt, body)})
-        if first is not None:
+        # Text of an answer names its request, and output of a tool names its message and call.
+        of: list[Any] = [first]
+        if kind in _RESULTS:
+            of = list(_call_of(body))
+        if of[0] is not None:
             between = tx.run(
                 "partials_of",
-                {"low": row_key >> SEQ_BITS << SEQ_BITS | first, "high": row_key},
+                {"low": row_key >> SEQ_BITS << SEQ_BITS | of[0], "high": row_key},
             )
             own = [
                 (partial_key,)
                 for partial_key, _, partial_body in between
-                if msgspec.json.decode(partial_body)[0] == first
+                if msgspec.json.decode(partial_body)[: len(of)] == of
             ]
             if own:
                 tx.many("drop_partial", own)
@@ -950,19 +971,39 @@ def lease_key(user: str, lease: Lease) -> dict[str, Any]:
 def drop_replaced_partials(tx: Tx, num: int) -> int:
     """Drop the partials of a conversation replaced by a later fact. Return the number of dropped partials."""
     low, high = bounds(num)
-    replaced_at: dict[int, int] = {}
+    replaced_at: dict[int | tuple[int, str], int] = {}
     dropped: list[tuple[int]] = []
-    for row_key, _, body in tx.run("partials_of", {"low": low, "high": high}):
-        request = msgspec.json.decode(body)[0]
-        if request not in replaced_at:
-            where = {"low": low + request, "high": high, "first": request}
-            [(last_key,)] = tx.run("replaced", where)
-            replaced_at[request] = last_key or 0
-        if row_key < replaced_at[request]:
+    for row_key, code, body in tx.run("partials_of", {"low": low, "high": high}):
+        first, call = msgspec.json.decode(body)[:2]
+        if code == ToolOutput.code:
+            of: int | tuple[int, str] = (first, call)
+        else:
+            of = first
+        if of not in replaced_at:
+            replaced_at[of] = _replaced_at(tx, low, high, of)
+        if row_key < replaced_at[of]:
             dropped.append((row_key,))
     if dropped:
         tx.many("drop_partial", dropped)
     return len(dropped)
+
+
+def _replaced_at(tx: Tx, low: int, high: int, of: int | tuple[int, str]) -> int:
+    """Return the row key of the answer to a request, or of the result of a call; 0 if there is none."""
+    if isinstance(of, int):
+        where = {"low": low + of, "high": high, "first": of}
+        [(last_key,)] = tx.run("replaced", where)
+        return int(last_key or 0)
+    results = tx.run("results_after", {"low": low + of[0], "high": high})
+    # An erased result does not name its call any more. The output of the call must not outlive the result.
+    keys = [key for key, body in results if body is None or _call_of(body) == of]
+    return max(keys, default=0)
+
+
+def _call_of(body: bytes) -> tuple[int, str]:
+    """Return the message and the call of a `tool.finished` or `tool.late`."""
+    result = msgspec.json.decode(body)
+    return result["message"], result["call"]
 
 
 def drop_mentions(tx: Tx, user: str, low: int, high: int) -> None:

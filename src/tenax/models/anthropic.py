@@ -44,6 +44,14 @@ class Anthropic(HttpModel):
     path = "/messages"
     models_path = "/models?limit=1000"
 
+    def request_parameters(self) -> dict[str, Any]:
+        effort = self.settings.effort
+        return {
+            "max_tokens": self.settings.max_tokens,
+            "temperature": self.settings.temperature,
+            "output_config": {"effort": effort} if effort else None,
+        }
+
     @staticmethod
     def root(url: str) -> str:
         return f"{url.rstrip('/').removesuffix('/v1')}/v1"
@@ -85,7 +93,7 @@ class Anthropic(HttpModel):
     ) -> bytes:
         head: dict[str, Any] = {
             "model": self.name,
-            "max_tokens": self.settings.max_tokens or MAX_TOKENS,
+            "max_tokens": MAX_TOKENS,
             "stream": True,
             **settings,
         }

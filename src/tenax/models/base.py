@@ -106,6 +106,8 @@ class Model(Protocol):
     """The context window in tokens, if known."""
     sees: bool
     """Whether the model accepts pictures."""
+    parameters: Mapping[str, Any]
+    """The parameters of a request that the settings of the model ask for, such as a temperature."""
 
     def message(self, message: Message, contents: Contents = ...) -> bytes:
         """Render a message as JSON. The same message with the same contents always gives the same bytes."""
@@ -117,7 +119,11 @@ class Model(Protocol):
         messages: Sequence[bytes],
         settings: Mapping[str, Any],
     ) -> bytes:
-        """Return the whole request, from messages rendered by `message`."""
+        """Return the whole request, from messages rendered by `message`.
+
+        `settings` go into the request unchanged. For a new request they contain `parameters`. A conversation stores them,
+        so that an earlier request can be rendered again after a change of the settings.
+        """
 
     def stream(self, body: bytes, *, silence: float) -> AsyncGenerator[Piece, None]:
         """Send a body and yield pieces. The last piece is the only Answer or Failure.

@@ -29,6 +29,7 @@ from tenax.models.errors import CHECK_SERVER, Failures
 from tenax.models.http import is_loopback, trusted
 from tenax.models.openai import OpenAI
 from tenax.models.practice.practice import installed
+from tenax.models.presets import PRESETS
 from tenax.parts import Text
 from tenax.views.context import Message
 
@@ -99,6 +100,7 @@ class _Provider(msgspec.Struct, frozen=True):
     """Patterns of model names, best first. Of several matches the highest version is taken."""
 
 
+_OPENROUTER: Final = next(preset for preset in PRESETS if preset.id == "openrouter")
 _PROVIDERS: Final = (
     _Provider(
         "Anthropic", "anthropic", "anthropic", *PROVIDER_DEFAULTS["anthropic"], "ANTHROPIC_BASE_URL",
@@ -109,7 +111,7 @@ _PROVIDERS: Final = (
         (r"gpt-\d+(\.\d+)?", r"gpt-\d+o", r"gpt-.*"),
     ),
     _Provider(
-        "OpenRouter", "openrouter", "openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "",
+        "OpenRouter", "openrouter", "openai", _OPENROUTER.url, _OPENROUTER.variable, "",
         (r"openrouter/auto",),
     ),
 )  # fmt: skip
@@ -438,7 +440,7 @@ async def try_model(settings: ModelSettings) -> Failure | None:
     except ConfigError as error:
         return Failure("key", str(error), hint=error.hint)
     try:
-        body = model.body("", [_TOOL], [model.message(_HELLO)], {})
+        body = model.body("", [_TOOL], [model.message(_HELLO)], model.parameters)
         async with aclosing(model.stream(body, silence=TRY_SECONDS_MAX)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Failure):

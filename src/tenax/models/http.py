@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable
 from contextlib import aclosing, suppress
 from functools import cache
-from typing import ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -89,6 +89,11 @@ class HttpModel(Model):
             bool(_SEES.search(self.name)) if settings.sees is None else settings.sees
         )
         self.settings = settings
+        self.parameters = {
+            name: value
+            for name, value in self.request_parameters().items()
+            if value is not None
+        }
         # The host without a user name and password.
         self._where = urlsplit(settings.url).netloc.rpartition("@")[2]
         key = settings.key.reveal() if settings.key else None
@@ -112,6 +117,10 @@ class HttpModel(Model):
                 max_connections=CALLS_MAX, max_keepalive_connections=16
             ),
         )
+
+    def request_parameters(self) -> dict[str, Any]:
+        """Return the parameters of a request from the settings. `None` leaves a parameter out."""
+        raise NotImplementedError
 
     @staticmethod
     def root(url: str) -> str:

@@ -35,6 +35,15 @@ class OpenAI(HttpModel):
     path = "/chat/completions"
     models_path = "/models"
 
+    def request_parameters(self) -> dict[str, Any]:
+        # OpenAI renamed this parameter and refuses the old name; other servers know only the old name.
+        own = urlsplit(self.settings.url).hostname == "api.openai.com"
+        return {
+            "max_completion_tokens" if own else "max_tokens": self.settings.max_tokens,
+            "temperature": self.settings.temperature,
+            "reasoning_effort": self.settings.effort,
+        }
+
     @staticmethod
     def headers(key: str | None) -> dict[str, str]:
         return {"authorization": f"Bearer {key}"} if key else {}
@@ -86,11 +95,6 @@ class OpenAI(HttpModel):
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if self.settings.max_tokens:
-            # OpenAI renamed this parameter and refuses the old name; other servers know only the old name.
-            own = urlsplit(self.settings.url).hostname == "api.openai.com"
-            name = "max_completion_tokens" if own else "max_tokens"
-            head[name] = self.settings.max_tokens
         head |= settings
         if tools:
             head["tools"] = [

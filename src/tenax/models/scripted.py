@@ -181,6 +181,14 @@ class ScriptedModel:
         self.script = script
         self.bodies: list[bytes] = []
         self._settings = settings
+        self.parameters: Mapping[str, Any] = {}
+        if settings is not None:
+            names = ("max_tokens", "temperature", "effort")
+            self.parameters = {
+                name: getattr(settings, name)
+                for name in names
+                if getattr(settings, name) is not None
+            }
         self._played: Counter[int] = Counter()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The top of the list of conversations, followed live for the page and the terminal."""
+"""The top of the list of conversations, followed live for the page and the terminal, with the rows of the user."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Summary
 from tenax.journal.wakeups import ANY
 from tenax.runtime.list_entry import Listed, find_first_words, make_entry
+from tenax.runtime.personal_rows import PersonalRows
 
 __all__ = ["ConversationList", "Moved"]
 
@@ -45,8 +46,10 @@ class ConversationList:
     Every change has a number. A watcher keeps the number of the last seen change.
     """
 
-    def __init__(self, journal: AsyncJournal) -> None:
+    def __init__(self, journal: AsyncJournal, personal: PersonalRows) -> None:
         self.number = 0
+        self._personal = personal
+        """Followed with the list, and reported by the same hints."""
         self._journal = journal
         self._page: dict[str, Listed] = {}
         self._moves: deque[tuple[int, msgspec.Raw]] = deque(maxlen=_CHANGES_KEPT)
@@ -103,10 +106,11 @@ class ConversationList:
             cached = self._words[name] = (summary.revision, words)
         return make_entry(summary, cached[1])
 
-    def _read_top(self) -> list[Listed]:
-        """Read the top of the list, with a single switch to a thread."""
+    def _read_top(self) -> tuple[list[Listed], bool]:
+        """Read the top of the list, and whether preferences or projects changed, with a single switch to a thread."""
         summaries = self._journal.journal.conversations(limit=FOLLOWED_MAX)
-        return [self._make_entry(summary) for summary in summaries]
+        entries = [self._make_entry(summary) for summary in summaries]
+        return entries, self._personal.refresh()
 
     async def _follow(self) -> None:
         loop, hint = asyncio.get_running_loop(), asyncio.Event()
@@ -125,7 +129,7 @@ class ConversationList:
 
     async def _read_changes(self) -> None:
         """Read the top of the list, and report the changes to the watchers."""
-        entries = await self._journal.threads.run(self._read_top)
+        entries, personal_changed = await self._journal.threads.run(self._read_top)
         new = {entry.id: entry for entry in entries}
         changed_entries = [
             entry for entry in new.values() if self._page.get(entry.id) != entry
@@ -140,11 +144,13 @@ class ConversationList:
             for entry in self._page.values()
             if entry.id not in new and entry.updated_at >= last
         ]
-        if changed_entries or removed_ids or not self.number:
+        list_changed = bool(changed_entries or removed_ids or not self.number)
+        if list_changed:
             self.number += 1
             self._page = new
             self._moves.append(
                 (self.number, _encode(Moved(changed_entries, removed_ids, reset=False)))
             )
+        if list_changed or personal_changed:
             for hint in self._hints:
                 hint.set()

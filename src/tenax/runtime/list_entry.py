@@ -12,9 +12,9 @@ import msgspec
 
 from tenax.clock import rfc3339
 from tenax.errors import Gone, NoSuchConversation, StoreDamaged
-from tenax.events import TEMPORARY, MessageAssistant, MessageUser
+from tenax.events import TEMPORARY, MessageAssistant, MessageUser, Mode
 from tenax.journal import Journal
-from tenax.journal.base import Recorded, Summary
+from tenax.journal.base import Recorded, State, Summary
 from tenax.parts import text_of
 from tenax.text import replace_hidden
 
@@ -43,6 +43,17 @@ class Listed(msgspec.Struct, frozen=True):
     """Whether memory ignores the conversation."""
     parent: str | None
     """The conversation of the parent, if the conversation belongs to a sub-agent."""
+    state: State
+    """`asks`: a call waits for a person. `failed`: the last run failed."""
+    model: str
+    """The label of the chosen model. Empty: the default."""
+    mode: Mode
+    project: str
+    """The id of the project, or empty."""
+    read: int
+    """The seq up to which the person has read, or 0."""
+    unread: bool
+    """Whether a run ended after the read mark."""
 
 
 def make_entry(summary: Summary, words: str | None) -> Listed:
@@ -60,6 +71,12 @@ def make_entry(summary: Summary, words: str | None) -> Listed:
         running=summary.running,
         temporary=summary.source == TEMPORARY,
         parent=summary.parent,
+        state=summary.state,
+        model=summary.model,
+        mode=summary.mode,
+        project=summary.project,
+        read=summary.read,
+        unread=summary.unread,
     )
 
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -26,37 +27,35 @@ from tenax.agent.loop import Agent, Limits, Rendered
 from tenax.agent.recovery import end_orphaned_run, open_page
 from tenax.agent.spooling import OutputSpool
 from tenax.agent.titles import title_of_copy
-from tenax.agent.tour import TOUR
 from tenax.concurrency import run_in_own_thread
 from tenax.config import Config
-from tenax.config.rules import Rule, escape_pattern, find_mistake
+from tenax.config.rules import Rule
 from tenax.config.write import add_rule, choose_model, remove_rule
 from tenax.errors import (
     ConfigError,
     DedupReused,
     Gone,
-    HeadMoved,
     InvalidInput,
     NoSuchConversation,
     Refused,
     StoreDamaged,
     StoreUnavailable,
-    TenaxError,
     unusable,
 )
 from tenax.events import (
-    ApprovalAnswered,
-    ApprovalAsked,
     ConversationArchived,
     ConversationCleared,
+    ConversationConfigured,
     ConversationOpened,
     ConversationPinned,
     ConversationRestored,
     ConversationRewound,
     ConversationTitled,
+    Event,
     MessageAssistant,
     MessagePartial,
     MessageUser,
+    Mode,
     ModelRequested,
     RunFinished,
     ToolFinished,
@@ -65,26 +64,43 @@ from tenax.events import (
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.arguments import checked
-from tenax.journal.base import Dedup, Erased, Expect, Hits, Recorded, Summary
+from tenax.journal.base import (
+    Dedup,
+    Erased,
+    Hits,
+    Recorded,
+    Summary,
+    UsageRow,
+)
 from tenax.journal.journal import TailPosition
+from tenax.journal.store import DAY_US
 from tenax.models import Model, ToolSpec
 from tenax.parts import Part, Text
-from tenax.runtime.agents import Agents
+from tenax.runtime.agents import Agents, Setting, list_private_paths
+from tenax.runtime.approvals import Answer, Approvals, Question
+from tenax.runtime.at_head import Planned, append_at_head
+from tenax.runtime.choices import Choices, UserProjects
 from tenax.runtime.conversation_list import ConversationList
 from tenax.runtime.extensions import Extensions
 from tenax.runtime.feed import SHOWN_ROWS, ConversationFeed, FeedRegistry
+from tenax.runtime.personal_rows import PersonalRows
 from tenax.runtime.tasks import try_now
-from tenax.runtime.versions import switch_version
+from tenax.runtime.versions import ShownVersions, list_versions, switch_version
 from tenax.runtime.workers import RESUME_SECONDS, Policy, Workers
-from tenax.tools.ask import WORDS_CHARS_MAX, Ask
 from tenax.tools.base import Call
 from tenax.tools.delegate import Delegate, find_children
-from tenax.tools.gate import Allowed, Asks, Done
+from tenax.tools.gate import Asks
 from tenax.tools.shell.commands import Finished
 from tenax.views.pages import Page, first_key, fold_page
 from tenax.views.transcript import Change, Key, Row, Transcript
 
-__all__ = ["Answer", "CoreRuntime", "How", "Question", "Usage", "open_store"]
+__all__ = [
+    "COMMAND",
+    "CoreRuntime",
+    "How",
+    "Usage",
+    "open_store",
+]
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +110,9 @@ _FOLDED_AT_ONCE = 5000
 _FOLLOWED_ROWS = 50
 _FOLLOWED_PAGE = 500
 _AWAY_SECONDS = 0.5
-_ANSWER_TRIES = 100
-"""The number of attempts to store an answer while other writers append to the conversation."""
-_NOT_ASKED = "Nothing was asked there, or it was answered already."
+COMMAND = "command"
+"""The key in `extra` of a message about a command that the person ran."""
 How = Literal["queue", "steer", "interrupt", "take over"]
-Answer = Literal["once", "conversation", "always", "no"]
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -111,29 +125,6 @@ class Usage(msgspec.Struct, frozen=True):
     context_used: int | None
     """`None` if the computation would take long."""
     context: int | None
-
-
-class Question(msgspec.Struct, frozen=True):
-    """A waiting approval, and the possible answers besides `once` and `no`."""
-
-    message: int
-    call: str
-    conversation: list[str]
-    """Patterns to allow in the conversation, the exact call first. Empty if the call can be allowed only once."""
-    always: list[str]
-    """Patterns of rules to allow the call always. Empty for calls with an approval every time, and for users without
-    the right to make rules.
-    """
-    notes: list[str] = []
-    """The part of the call left open by every pattern, such as "any content" of a file; "" for the exact call."""
-
-    def annotate_patterns(self, patterns: list[str]) -> list[str]:
-        """Return some of the patterns, followed by their notes."""
-        notes = dict(zip(self.conversation, self.notes, strict=False))
-        return [
-            f"{pattern} ({notes[pattern]})" if notes.get(pattern) else pattern
-            for pattern in patterns
-        ]
 
 
 @checked
@@ -166,13 +157,18 @@ class CoreRuntime:
             limits=limits or _limits_of(config),
         )
         """The agents of the user, by conversation."""
-        self._owner = self.agents.owner
         self._background = self.agents.background
         self._servers = extensions.servers
         self._memory_service = extensions.memory
         self._changes = extensions.changes
         self._feeds = FeedRegistry(self.journal)
-        self.list = ConversationList(self.journal)
+        self.personal = PersonalRows(self._sync)
+        """The preferences and projects, followed while the list has watchers."""
+        self.list = ConversationList(self.journal, self.personal)
+        self.projects = UserProjects(self.journal, self.agents)
+        """The projects of the user."""
+        self.choices = Choices(self.journal, self.agents, self.projects)
+        """Model, mode and project of conversations, read marks, and preferences."""
         self.attachments = Attachments(self.journal)
         self.spool = OutputSpool(
             self.journal, config.directories.data / "spool", self._report_spooled_bytes
@@ -183,6 +179,7 @@ class CoreRuntime:
             self._memory_service.record_compaction,
         )
         self.workers = self._make_workers()
+        self._approvals = Approvals(journal, self.agents, self.workers, self.add_rule)
         wake = partial(self.workers.wake, patient=False)
         self.agents.offers.append(
             Delegate(self.journal, self.workers.turns, wake, config.timing)
@@ -366,14 +363,10 @@ class CoreRuntime:
 
     async def use_model(self, label: str) -> None:
         """Use a model of the configuration from now on, in the process and in processes started later."""
-        self._require_owner("chooses its model")
+        self.agents.require_owner("chooses its model")
         if label != self.config.model:
             choose_model(self.config, label)
             await self.configure(replace(self.config, model=label))
-
-    def _require_owner(self, action: str = "makes its rules") -> None:
-        if not self._owner:
-            raise Refused(f"Only the person who runs this Tenax {action}.")
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the current rules. Deny rules apply to every user, allow rules only to the local user."""
@@ -381,19 +374,18 @@ class CoreRuntime:
 
     async def add_rule(self, rule: Rule) -> None:
         """Add a rule. The rule applies in every process from the next call on."""
-        self._require_owner()
+        self.agents.require_owner()
         await run_in_own_thread(partial(add_rule, self.config, rule))
 
     async def remove_rule(self, rule: Rule) -> None:
         """Remove a rule."""
-        self._require_owner()
+        self.agents.require_owner()
         await run_in_own_thread(partial(remove_rule, self.config, rule))
 
     def rule_for(self, conversation: str, name: str, arguments: str) -> Rule | None:
         """Return the narrowest rule to allow a call without asking; `None` if no rule helps or is needed."""
-        verdict = self.agent.gate.weigh(
-            name, arguments, self._make_call(conversation), allowed=()
-        )
+        call = Call(self._sync.user or "", conversation, 0, "", self.agents.folder)
+        verdict = self.agent.gate.weigh(name, arguments, call, allowed=())
         return verdict.rule if isinstance(verdict, Asks) else None
 
     async def _report_process_end(self, process: Finished) -> None:
@@ -404,10 +396,30 @@ class CoreRuntime:
                 process.conversation, process.text, system=True, dedup=once, wake=wake
             )
 
+    async def folder(self, conversation: str) -> Path:
+        """Return the folder in which the tools of a conversation work. The folder may not exist yet."""
+        return self.agents.folder_of(await self.agents.setting(conversation))
+
+    def hidden_paths(self) -> list[Path]:
+        """Return the files and folders of Tenax itself, which no conversation may show or change."""
+        return list_private_paths(self.config)
+
     # -- messages --------------------------------------------------------------------------------------------
 
-    async def new(self, *, source: str = "api", leaving: str | None = None) -> str:
-        """Open a conversation and return the id. Record a memory boundary in the conversation `leaving`."""
+    async def new(
+        self,
+        *,
+        source: str = "api",
+        leaving: str | None = None,
+        model: str = "",
+        mode: Mode = "ask",
+        project: str = "",
+    ) -> str:
+        """Open a conversation with the given choices and return the id.
+
+        Record a memory boundary in the conversation `leaving`.
+        """
+        chosen = await self.choices.make_event(model=model, mode=mode, project=project)
         if leaving is not None:
             try:
                 # Raises `NoSuchConversation` for an unknown conversation.
@@ -419,9 +431,12 @@ class CoreRuntime:
         opened = ConversationOpened(
             self._sync.user or "", self.journal.ids.segment(), source=source
         )
-        stored = await self.journal.append(conversation, [opened])
+        is_default = chosen == ConversationConfigured("", "ask", "")
+        events = [opened] if is_default else [opened, chosen]
+        stored = await self.journal.append(conversation, events)
         self._feeds.begin(conversation, stored)
-        self.agents.remember_source(conversation, source)
+        if is_default:
+            self.agents.remember_setting(conversation, Setting(source))
         self.workers.remember_origin(conversation, None)
         if leaving is not None:
             await self._memory_service.record_boundary(leaving, "new")
@@ -456,7 +471,7 @@ class CoreRuntime:
         workers = self.workers
         if not system:
             # Raise `ConfigError` before anything is stored if no model can answer.
-            await self.agents.of(conversation)
+            await self.agents.require_agent(conversation)
         busy: Any = "queue" if how == "take over" else how
         message = MessageUser(parts, author, ask=True, how=busy, system=system)
         (stored,) = await self.journal.append(conversation, [message], dedup=dedup)
@@ -464,6 +479,17 @@ class CoreRuntime:
             await workers.take_over(conversation)
         if wake:
             workers.wake(stored.conversation)
+        return stored
+
+    async def add_command(
+        self, conversation: str, text: str, *, dedup: Dedup | None = None
+    ) -> Recorded:
+        """Store a command that the person ran, with its output. The model reads the message with its next request.
+
+        No run answers the message. The message is durable when the call returns.
+        """
+        message = MessageUser([Text(text)], ask=False, extra={COMMAND: True})
+        (stored,) = await self.journal.append(conversation, [message], dedup=dedup)
         return stored
 
     async def stop(self, conversation: str) -> None:
@@ -489,46 +515,7 @@ class CoreRuntime:
 
     async def questions(self, conversation: str) -> list[Question]:
         """Return the waiting approvals with the possible answers."""
-        run = (await self.workers.turns(conversation)).run
-        return [
-            await self._make_question(conversation, open_call.approval)
-            for open_call in (run.waits if run is not None else ())
-            if open_call.approval is not None
-        ]
-
-    async def _make_question(
-        self, conversation: str, approval: ApprovalAsked
-    ) -> Question:
-        gate = (await self.agents.of(conversation)).gate
-        verdict = gate.weigh(
-            approval.name,
-            approval.arguments,
-            self._make_call(conversation, approval.message, approval.call),
-            allowed=(),
-        )
-        patterns, notes = list[str](), list[str]()
-        if not isinstance(verdict, Done) and verdict.touches == approval.touches:
-            standing = isinstance(verdict, Allowed) or verdict.standing
-            patterns, exact_pattern = (
-                verdict.patterns * standing,
-                escape_pattern(verdict.exact),
-            )
-            notes = [
-                "" if pattern == exact_pattern else verdict.tool.open_words
-                for pattern in patterns
-            ]
-        source = await self.agents.source(conversation)
-        always = (
-            patterns
-            if isinstance(verdict, Asks) and self._owner and source != TOUR
-            else []
-        )
-        return Question(approval.message, approval.call, patterns, always, notes)
-
-    def _make_call(self, conversation: str, message: int = 0, call: str = "") -> Call:
-        return Call(
-            self._sync.user or "", conversation, message, call, self.agents.folder
-        )
+        return await self._approvals.questions(conversation)
 
     async def answer(
         self,
@@ -539,131 +526,25 @@ class CoreRuntime:
         *,
         pattern: str = "",
         words: str = "",
+        why: str = "",
     ) -> None:
         """Answer an approval. Raises `InvalidInput` if no approval waits, or the approval was already answered.
 
-        `conversation` allows matching calls in the conversation from now on. The pattern is an offered pattern, or by
-        default the exact call. `always` also makes a rule of the pattern. The pattern has to match the call. If making
-        the rule fails, the call raises `Refused`, and the tool call is still allowed. Only the local user can answer
-        `always`, because the rules belong to the person running Tenax. `once` with `words`, or `no`, answers a question
-        of the model.
+        See `Approvals.answer` for the possible answers.
         """
-        _, approval = await self._find_approval(conversation, message, call)
-        if (approval.name == Ask.name and answer != "no") != bool(words.strip()) or len(
-            words
-        ) > WORDS_CHARS_MAX:
-            raise InvalidInput(
-                f"A question is answered with words, up to {WORDS_CHARS_MAX:,} characters; nothing else is."
-            )
-        rule = (
-            await self._make_always_rule(conversation, approval, pattern)
-            if answer == "always"
-            else None
-        )
-        if answer == "conversation":
-            pattern = await self._choose_pattern(conversation, approval, pattern)
-        allowed_pattern = pattern if answer in {"always", "conversation"} else ""
-        by = self._sync.user or ""
-        reason = (
-            "The person gave no answer."
-            if approval.name == Ask.name and answer == "no"
-            else ""
-        )
-        answered = ApprovalAnswered(
-            message, call, answer, by, reason, allowed_pattern, words.strip()
-        )
-        await self._append_answer(conversation, answered)
-        try:
-            # The rule comes after the answer, so a late answer makes no rule.
-            if rule is not None:
-                await self._make_rule(rule)
-        finally:
-            self.workers.wake(conversation)
+        more = {"pattern": pattern, "words": words, "why": why}
+        await self._approvals.answer(conversation, message, call, answer, **more)
 
-    async def _make_rule(self, rule: Rule) -> None:
-        try:
-            await self.add_rule(rule)
-        except TenaxError as error:
-            message = f"This call is allowed, but later ones ask again: no rule was made. {error}"
-            raise Refused(message, hint=error.hint) from error
-
-    async def _find_approval(
-        self, conversation: str, message: int, call: str
-    ) -> tuple[str, ApprovalAsked]:
-        """Return the waiting run and the approval. Raises `InvalidInput` if no run waits for the approval."""
-        run = (await self.workers.turns(conversation)).run
-        waits = (
-            [
-                open_call.approval
-                for open_call in run.waits
-                if open_call.approval is not None
-            ]
-            if run is not None
-            else []
-        )
-        approval = next(
-            (
-                approval
-                for approval in waits
-                if (approval.message, approval.call) == (message, call)
-            ),
-            None,
-        )
-        if run is None or approval is None:
-            raise InvalidInput(_NOT_ASKED)
-        return run.id, approval
-
-    async def _append_answer(
-        self, conversation: str, answered: ApprovalAnswered
-    ) -> None:
-        """Store an answer if the approval still waits. Of several concurrent answers exactly one is stored.
-
-        The method reads the head before the approval, so any event missed by the check moves the head.
-        """
-        for _ in range(_ANSWER_TRIES):
-            head = (await self.journal.head(conversation)).head
-            run, _ = await self._find_approval(
-                conversation, answered.message, answered.call
-            )
-            with contextlib.suppress(HeadMoved):
-                await self.journal.append(
-                    conversation, [answered], run=run, expect=Expect(head=head)
-                )
-                return
-        raise Refused(
-            "The conversation changes too fast to store the answer.", hint="Try again."
-        )
-
-    async def _choose_pattern(
-        self, conversation: str, approval: ApprovalAsked, pattern: str
-    ) -> str:
-        """Return the pattern allowed by the answer `conversation`."""
-        offered = (await self._make_question(conversation, approval)).conversation
-        if not offered:
-            raise Refused("This call can be allowed once only.", hint="Allow it once.")
-        if pattern and pattern not in offered:
-            raise InvalidInput(
-                f"The pattern {pattern} was not offered for this call.",
-                hint=f"Use {' or '.join(offered)}",
-            )
-        return pattern or offered[0]
-
-    async def _make_always_rule(
-        self, conversation: str, approval: ApprovalAsked, pattern: str
-    ) -> Rule:
-        """Return the rule made by the answer `always`."""
-        rule = Rule("allow", escape_pattern(approval.name), pattern)
-        self._require_owner()
-        offered = (await self._make_question(conversation, approval)).always
-        if not offered:
-            raise Refused("This cannot be allowed for good.", hint="Allow it once.")
-        if pattern not in offered and not rule.matches(approval.name, approval.touches):
-            raise InvalidInput(
-                f"The pattern {pattern} does not fit what this call touches: {approval.touches}"
-            )
-        if mistake := find_mistake(rule):
-            raise InvalidInput(f"This cannot be a rule: its {mistake}.")
-        return rule
+    async def answer_all(
+        self,
+        conversation: str,
+        message: int,
+        answer: Literal["once", "no"],
+        *,
+        why: str = "",
+    ) -> int:
+        """Answer all waiting approvals for the calls of one answer of the model. Return the number of answers."""
+        return await self._approvals.answer_all(conversation, message, answer, why=why)
 
     async def finished(self, conversation: str, seq: int) -> None:
         """Wait until an input is settled: answered, or its run ended in another way or waits for a person."""
@@ -814,6 +695,13 @@ class CoreRuntime:
             room,
         )
 
+    async def usage_by_day(self, days: int) -> list[UsageRow]:
+        """Return the usage of the last days, today included, by day, model and conversation."""
+        if days < 1:
+            raise InvalidInput(f"`days` must be at least 1, not {days}.")
+        today = self.journal.clock.now_us() // DAY_US
+        return await self.journal.usage(max(0, today - days + 1), today)
+
     async def seen(self, conversation: str, request: int) -> bytes:
         """Return the body of the model request at a seq, rendered again from the journal."""
         recorded = await self.journal.fact(conversation, request)
@@ -830,9 +718,7 @@ class CoreRuntime:
                 history.context.know(message)
         opened = history.context.opened
         agent = await self.agents.of(conversation)
-        model = next(
-            (model for model in agent.models if model.name == event.model), None
-        )
+        model = self.agents.find_model(agent, event.model)
         if opened is None or model is None:
             raise InvalidInput(
                 f"{event.model} is not set up here, so its request cannot be shown."
@@ -904,39 +790,40 @@ class CoreRuntime:
         seq: int,
         words: str | Sequence[Part] | None = None,
         *,
+        model: str | None = None,
         dedup: Dedup | None = None,
     ) -> Recorded:
         """Store a further version of the message at a seq, without words the same message again, and start the answer.
 
-        The undo of the earlier version and the new message are one append. `choose_version` brings a version back.
+        `model` is the label of another model for the conversation, "" for the default. The choice, the undo of the
+        earlier version and the new message are one append. `choose_version` brings a version back.
         """
         replaced = await self._own_message(conversation, seq)
         parts = replaced.parts if words is None else _parts_of(words)
-        await self.agents.of(conversation)
+        await self.agents.require_agent(conversation)
         message = MessageUser(parts, replaced.author, ask=True)
-        events = [ConversationRewound(seq - 1, replaced=True), message]
+        events: list[Event] = [ConversationRewound(seq - 1, replaced=True), message]
+        if model is not None:
+            # The choice stands before the undo, so no later undo of the new version can hide it.
+            events.insert(0, await self.choices.make_event(model=model))
         stored = await self.journal.append(conversation, events, dedup=dedup)
+        self.agents.forget_setting(conversation)
         self.workers.wake(conversation)
         return stored[-1]
+
+    async def versions(self, conversation: str) -> list[ShownVersions]:
+        """Return the versions of every shown message that has several versions, newest message first."""
+        return list_versions(await self.journal.row_changes(conversation))
 
     async def choose_version(self, conversation: str, seq: int) -> None:
         """Show another version of a message, with all later events of the version."""
         await self._own_message(conversation, seq)
-        for _ in range(_ANSWER_TRIES):
-            head = (await self.journal.head(conversation)).head
+
+        async def plan(head: int) -> Planned:
             changes = await self.journal.row_changes(conversation, upto=head)
-            events = switch_version(changes, seq)
-            if not events:
-                return
-            with contextlib.suppress(HeadMoved):
-                await self.journal.append(
-                    conversation, events, expect=Expect(head=head)
-                )
-                return
-        raise Refused(
-            "The conversation changes too fast to switch the version.",
-            hint="Try again.",
-        )
+            return switch_version(changes, seq), None
+
+        await append_at_head(self.journal, conversation, plan)
 
     async def _own_message(self, conversation: str, seq: int) -> MessageUser:
         """Return a message of the person. Raises `InvalidInput` for any other event."""

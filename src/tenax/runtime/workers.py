@@ -12,8 +12,10 @@ import logging
 import platform
 from collections import OrderedDict
 from collections.abc import Coroutine
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -37,10 +39,17 @@ from tenax.errors import (
     StoreUnavailable,
     TenaxError,
 )
-from tenax.events import ApprovalAnswered, Event, RunFinished, RunStarted, RunStop
+from tenax.events import (
+    ApprovalAnswered,
+    Event,
+    Mode,
+    RunFinished,
+    RunStarted,
+    RunStop,
+)
 from tenax.journal.base import Lease
 from tenax.journal.row_key import ALL_SEQS
-from tenax.runtime.agents import Agents
+from tenax.runtime.agents import Agents, Setting
 from tenax.runtime.feed import FeedRegistry
 from tenax.tools.delegate import TASK, Origin, find_origin
 from tenax.views.open_work import OpenRun, Turns
@@ -58,6 +67,7 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _NEWER = "A newer message came instead."
 _INSTEAD = {"ask": "The person said something else instead."}
+_STRICTEST_FIRST: tuple[Mode, ...] = ("plan", "ask", "edits")
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -71,7 +81,15 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def workdir_id(self) -> str:
         """The host and folder of the tools. An interrupted run resumes automatically only in the same folder."""
-        return f"{platform.node()}:{self.folder}"
+        return _place_of(self.folder)
+
+
+class _Claim(NamedTuple):
+    """A claimed conversation: the lease, and the head and the choices at the claim, or 0 and `None` if unknown."""
+
+    lease: Lease
+    head: int = 0
+    setting: Setting | None = None
 
 
 class Workers:
@@ -148,7 +166,7 @@ class Workers:
         """Take the conversation from the present owner, even from the own process. The new worker ends the old run."""
         claimed = await self._claim(conversation, take_over=True)
         # The old worker of this process may still write, so the head from the claim is not reliable.
-        claim = (claimed[0], 0) if claimed is not None else None
+        claim = _Claim(claimed.lease) if claimed is not None else None
         while (task := self._tasks.get(conversation)) is not None:
             self._wake_again.pop(conversation, None)
             task.cancel()
@@ -192,6 +210,21 @@ class Workers:
         """Return the conversation with the budget to charge. A sub-agent uses the budget of the parent."""
         origin = await self.find_origin(conversation)
         return origin.conversation if origin is not None else conversation
+
+    async def mode(self, conversation: str) -> Mode:
+        """Return the present mode of a conversation. A sub-agent is at least as restricted as its parent."""
+        own = (await self._journal.choice(conversation)).mode
+        return await self._restrict_mode(conversation, own)
+
+    async def _restrict_mode(self, conversation: str, own: Mode) -> Mode:
+        origin = await self.find_origin(conversation)
+        if origin is None:
+            return own
+        try:
+            parent = (await self._journal.choice(origin.conversation)).mode
+        except (Gone, NoSuchConversation):
+            return own
+        return min(own, parent, key=_STRICTEST_FIRST.index)
 
     async def is_wanted(self, history: History) -> bool:
         """Return whether the result of the open run is still needed. A message of a person always needs an answer."""
@@ -240,7 +273,7 @@ class Workers:
         *,
         patient: bool,
         resume: bool,
-        claim: tuple[Lease, int] | None = None,
+        claim: _Claim | None = None,
     ) -> None:
         with self._feeds.following(conversation):
             await self._work_until_idle(
@@ -253,7 +286,7 @@ class Workers:
         *,
         patient: bool,
         resume: bool,
-        claim: tuple[Lease, int] | None,
+        claim: _Claim | None,
     ) -> None:
         """Work until nothing is left to do."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -264,7 +297,7 @@ class Workers:
                 if claimed is not None:
                     took_over, claim = claim is not None, None
                     worked, upto = await self._do_open_work(
-                        conversation, *claimed, resume=resume, took_over=took_over
+                        conversation, claimed, resume=resume, took_over=took_over
                     )
                 elif not patient:
                     return
@@ -286,9 +319,9 @@ class Workers:
 
     async def _claim(
         self, conversation: str, *, take_over: bool = False
-    ) -> tuple[Lease, int] | None:
-        """Claim the conversation. Return the lease and the head; `None` while another process holds the lease."""
-        limits = (await self._agents.of(conversation)).limits
+    ) -> _Claim | None:
+        """Claim the conversation. Return `None` while another process holds the lease."""
+        limits = self._agents.limits
         seconds = limits.silence + limits.lease_grace
         old_lease = self._unreleased_leases.get(conversation)
         if old_lease is not None:
@@ -298,17 +331,18 @@ class Workers:
                 del self._unreleased_leases[conversation]
         journal = self._journal.journal
 
-        def claim() -> tuple[Lease, int] | None:
+        def claim() -> _Claim | None:
             name, self._instance_id = f"run:{conversation}", journal.instance
             self._spool.instance = self._instance_id
             lease = journal.claim(name, self._instance_id, seconds, take_over=take_over)
             if lease is None:
                 return None
             try:
-                return lease, journal.head(conversation).head
+                head = journal.head(conversation).head
+                return _Claim(lease, head, self._agents.read_setting(conversation))
             except TenaxError:
                 # The worker meets the same error under the lease, and releases the lease.
-                return lease, 0
+                return _Claim(lease)
 
         return await self._journal.threads.run(claim)
 
@@ -349,30 +383,34 @@ class Workers:
     async def _do_open_work(
         self,
         conversation: str,
-        lease: Lease,
-        head: int,
+        claim: _Claim,
         *,
         resume: bool,
         took_over: bool,
     ) -> tuple[bool, int]:
-        """Do the open work. Return whether there was work, and the seq of the history at the last search for work.
-
-        `head` is the head of the journal at the claim of the lease.
-        """
+        """Do the open work. Return whether there was work, and the seq of the history at the last search for work."""
+        lease, head, setting = claim
         history = self.history(conversation)
         worked, released, upto = False, False, history.seq
         try:
             while not released:
                 await history.catch_up(head)
                 head = 0
+                if setting is None:
+                    setting = await self._agents.setting(conversation)
+                # Raises `ConfigError` before a run starts if no model is set up.
+                self._agents.agent_of(setting)
+                place = _place_of(self._agents.folder_of(setting))
                 run = await self._start_next_run(
-                    history, lease, resume=resume, took_over=took_over
+                    history, lease, place, resume=resume, took_over=took_over
                 )
                 upto = history.seq
                 if run is None:
                     break
                 resume, took_over, worked = False, False, True
-                acting = await self._make_run(history, lease, run)
+                acting = await self._make_run(history, lease, run, setting)
+                # Another choice counts for the next run.
+                setting = None
                 ended = await self._perform(acting)
                 released, upto = acting.released, history.seq
                 await self.wake_parent(conversation)
@@ -435,12 +473,23 @@ class Workers:
                 self._agents.handle_eviction(oldest)
         return feed.history
 
-    async def _make_run(self, history: History, lease: Lease, run: str) -> Run:
+    async def _make_run(
+        self, history: History, lease: Lease, run: str, setting: Setting
+    ) -> Run:
         rendered = self._rendered.setdefault(
             history.conversation, Rendered(self._journal)
         )
-        agent = await self._agents.of(history.conversation)
-        return Run(agent, self._services, history, lease, run, rendered)
+        agent = self._agents.agent_of(setting)
+        project, explain_folder = setting.project, None
+        if project is not None and project.folder:
+            explain_folder = partial(self._agents.explain_folder, project)
+        services = replace(
+            self._services,
+            folder=self._agents.folder_of(setting),
+            mode=await self._restrict_mode(history.conversation, setting.mode),
+            explain_folder=explain_folder,
+        )
+        return Run(agent, services, history, lease, run, rendered)
 
     async def _perform(self, acting: Run) -> Ended:
         """Perform the run to the end. An unexpected error ends the run as failed."""
@@ -466,9 +515,18 @@ class Workers:
             return "failed"
 
     async def _start_next_run(
-        self, history: History, lease: Lease, *, resume: bool, took_over: bool
+        self,
+        history: History,
+        lease: Lease,
+        place: str,
+        *,
+        resume: bool,
+        took_over: bool,
     ) -> str | None:
-        """Return the next run, with the start stored; `None` if no work is left."""
+        """Return the next run, with the start stored; `None` if no work is left.
+
+        `place` is the host and folder of the tools.
+        """
         turns = history.turns
         if turns.run is not None:
             if not took_over and _is_parked(turns.run):
@@ -484,25 +542,28 @@ class Workers:
             await history.catch_up()
             turns = history.turns
         before = turns.resumable
-        if before is not None and (resume or self._may_resume(turns, before)):
-            return await self._start_run(history, lease, [], before)
+        if before is not None and (resume or self._may_resume(turns, before, place)):
+            return await self._start_run(history, lease, place, [], before)
         if turns.waiting:
             return await self._start_run(
-                history, lease, [next(iter(turns.waiting))], None
+                history, lease, place, [next(iter(turns.waiting))], None
             )
         return None
 
     async def _start_run(
-        self, history: History, lease: Lease, inputs: list[int], before: OpenRun | None
+        self,
+        history: History,
+        lease: Lease,
+        place: str,
+        inputs: list[int],
+        before: OpenRun | None,
     ) -> str:
         run = self._journal.ids.run()
         instance = await self._instance()
         resumes, attempt = None, 0
         if before is not None:
             resumes, attempt = before.id, before.started.attempt + (not before.planned)
-        started = RunStarted(
-            inputs, resumes, attempt, self._policy.workdir_id, instance
-        )
+        started = RunStarted(inputs, resumes, attempt, place, instance)
         await self._append(history, lease, run, started)
         return run
 
@@ -544,7 +605,7 @@ class Workers:
         )
         await history.take_stored(stored)
 
-    def _may_resume(self, turns: Turns, before: OpenRun) -> bool:
+    def _may_resume(self, turns: Turns, before: OpenRun, place: str) -> bool:
         """Return whether an interrupted run resumes without a person."""
         policy = self._policy
         age_us = self._journal.clock.now_us() - before.finished_at
@@ -554,8 +615,13 @@ class Workers:
             and before.started.attempt + (not before.planned) <= RESUMES_MAX
             and age_us < RESUME_SECONDS * 1e6
             and turns.newest_person <= max(before.inputs, default=0)
-            and before.started.place == policy.workdir_id
+            and before.started.place == place
         )
+
+
+def _place_of(folder: Path) -> str:
+    """Return the host and the folder. An interrupted run resumes automatically only in the same folder."""
+    return f"{platform.node()}:{folder}"
 
 
 def _has_unseen_change(turns: Turns) -> bool:

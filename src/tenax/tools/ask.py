@@ -46,6 +46,7 @@ class Ask(Tool[AskArgs]):
     args = AskArgs
     seconds = 10.0
     asks = True
+    only_reads = True
 
     def touches(self, args: AskArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         choices = [choice.strip() for choice in args.choices]

@@ -7,6 +7,7 @@ of the output, and is the only caller of `run`.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, dataclass_transform
 
@@ -17,6 +18,7 @@ __all__ = [
     "Call",
     "Effect",
     "Elsewhere",
+    "LiveOutput",
     "Tool",
 ]
 
@@ -32,6 +34,17 @@ class Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The arguments of a tool, or a part of them. The model gets the JSON Schema. An unknown field is an error."""
 
 
+class LiveOutput:
+    """The output of a running call, for the person who watches it."""
+
+    read: Callable[[], str] | None = None
+    """Function that returns the output so far, in bounded length and time. A tool with live output sets it.
+
+    Each output continues the output before, or replaces only its end. The tool holds back the end of the output if the
+    end may be half of a secret.
+    """
+
+
 class Call(msgspec.Struct, frozen=True):
     """A call of a tool: its origin, and its working folder."""
 
@@ -44,6 +57,7 @@ class Call(msgspec.Struct, frozen=True):
     """The folder of the conversation. The folder may not exist yet."""
     words: str = ""
     """The answer of the person, if the call was a question."""
+    live: LiveOutput = msgspec.field(default_factory=LiveOutput)
 
     @property
     def key(self) -> str:
@@ -78,6 +92,10 @@ class Tool(abc.ABC, Generic[A]):
     """Whether a call needs approval, unless a rule allows the call."""
     delegated: bool = True
     """Whether sub-agents get the tool. False for tools that outlive a task or use other conversations or the memory."""
+    only_reads: bool = False
+    """Whether the tool changes nothing, or changes only what the person sees. Plan mode refuses every other tool."""
+    edits: bool = False
+    """Whether the tool changes only a file in the folder of the call. The mode `edits` allows such calls."""
     paths: bool = False
     """Whether `touches` returns a path. Then a rule can name the folder of the path."""
     line: bool = False
@@ -101,6 +119,14 @@ class Tool(abc.ABC, Generic[A]):
     def always_asks(self, args: A) -> bool:  # noqa: ARG002  (for tools that look at them)
         """Return whether the call always needs approval. Then no rule can allow the call, and no rule is offered."""
         return False
+
+    def badge(self, args: A) -> str:  # noqa: ARG002  (for tools that look at them)
+        """Return what the call can reach, in a few words for the person who approves it."""
+        return ""
+
+    async def preview(self, args: A, call: Call) -> str:  # noqa: ARG002  (for tools that change files)
+        """Return the change of a file as a unified diff, or an empty text. Changes nothing."""
+        return ""
 
     @abc.abstractmethod
     async def run(self, args: A, call: Call) -> str:

@@ -20,8 +20,10 @@ from tenax.clock import Timing
 from tenax.errors import ConversationExists, Gone, ToolFailed
 from tenax.events import (
     DELEGATE,
+    ConversationConfigured,
     ConversationOpened,
     ConversationTitled,
+    Event,
     MessageAssistant,
     MessageUser,
     RunFinished,
@@ -181,10 +183,14 @@ class Delegate(Tool[DelegateArgs]):
             ),
         )
         asked = MessageUser([Text(clean)], ask=True, system=True)
+        titled = ConversationTitled(_line(clean), derived=True)
+        events: list[Event] = [opened, asked, titled]
+        parent = await self._journal.choice(call.conversation)
+        chosen = ConversationConfigured(parent.model, parent.mode, parent.project)
+        if chosen != ConversationConfigured("", "ask", ""):
+            events.append(chosen)
         with contextlib.suppress(ConversationExists):
-            await self._journal.append(
-                child, [opened, asked, ConversationTitled(_line(clean), derived=True)]
-            )
+            await self._journal.append(child, events)
 
     async def _result(self, child: str, turns: Turns) -> str:
         runs = [run for run in turns.runs.values() if TASK in run.inputs]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
 from tenax.config import Config
-from tenax.errors import unusable
+from tenax.errors import InvalidInput, Refused, unusable
 from tenax.journal import LOCAL_USER
+from tenax.journal.projects import FOLDER_CHARS_MAX
 
-__all__ = ["folder_of", "folders_of_users", "home_of"]
+__all__ = ["check_folder", "folder_of", "folders_of_users", "home_of"]
 
 _FILES = "files"
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
@@ -53,6 +56,40 @@ def folders_of_users(config: Config) -> dict[str, Path]:
     """Return the existing folders of every user except the owner, by user name."""
     found = sorted(config.directories.users.glob(f"*/{_FILES}"))
     return {unquote(folder.parent.name): folder for folder in found}
+
+
+def check_folder(text: str, own: Path, private: Iterable[Path], *, owner: bool) -> Path:
+    """Return the real path of a project's folder. Blocks. Raises `InvalidInput` or `Refused`.
+
+    `own` is the folder of the user, and `private` are the paths of Tenax itself. Another user than the owner must not
+    learn which other folders exist, so `owner` is checked first.
+    """
+    if len(text) > FOLDER_CHARS_MAX or not text.isprintable() or text[0] != "/":
+        raise InvalidInput(
+            "The folder of a project must be an absolute path.",
+            hint="Begin the path with a slash.",
+        )
+    folder = Path(os.path.realpath(text))
+    is_own = folder.is_relative_to(os.path.realpath(own))
+    if not is_own and not owner:
+        raise Refused(
+            "Only the person who runs this Tenax may use folders outside their own.",
+            hint=f"Choose a folder in {own}.",
+        )
+    if not folder.is_dir():
+        raise InvalidInput(
+            f"{text:.200} is not a folder.", hint="Create the folder first."
+        )
+    if is_own:
+        return folder
+    for path in private:
+        real = Path(os.path.realpath(path))
+        if folder.is_relative_to(real) or real.is_relative_to(folder):
+            raise InvalidInput(
+                f"{text:.200} holds files of Tenax itself: its settings, keys or store.",
+                hint="Choose another folder.",
+            )
+    return folder
 
 
 def _name_of(user: str) -> str:

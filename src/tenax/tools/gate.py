@@ -18,20 +18,23 @@ import msgspec
 
 from tenax.clock import Timing
 from tenax.concurrency import thread_owner
-from tenax.config.rules import Rule, escape_pattern, propose_patterns
-from tenax.errors import ConfigError, InvalidInput, Refused, ToolFailed
+from tenax.config.rules import Rule, escape_pattern, propose
+from tenax.errors import ConfigError, InvalidInput, Refused, TenaxError, ToolFailed
+from tenax.events import Mode
 from tenax.models.base import ToolSpec
 from tenax.text import replace_controls, replace_hidden
 from tenax.tools.base import Call, Elsewhere, Tool
 
 __all__ = [
     "CHARS_MAX",
+    "PREVIEW_CHARS_MAX",
     "STOPPED",
     "STUCK_MAX",
     "Allowed",
     "Asks",
     "Done",
     "Gate",
+    "runs_in_plan_mode",
 ]
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,8 @@ log = logging.getLogger(__name__)
 CHARS_MAX = 30_000
 # With this many cancelled calls still running, no new call begins.
 STUCK_MAX = 16
+PREVIEW_CHARS_MAX = 20_000
+PREVIEW_SECONDS = 3.0
 STOPPED = "It was stopped while it ran."
 
 _TAIL_CHARS = 9_900
@@ -47,6 +52,12 @@ _HEAD_CHARS = CHARS_MAX - _TAIL_CHARS - 100
 _NOT_APPROVED = (
     "The arguments are not those that were approved, so the call was not made."
 )
+
+_PLAN_MODE = (
+    "This conversation is in plan mode: describe the change instead; the person can switch the mode. "
+    "The call was not made."
+)
+_MODE_CHANGED = "The person switched the mode of the conversation, so the call was not made. Call again if it is needed."
 
 
 class _Weighed(msgspec.Struct, frozen=True, eq=False, weakref=True):
@@ -60,11 +71,24 @@ class _Weighed(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The complete target of the call if `touches` is shortened."""
 
     @property
-    def patterns(self) -> list[str]:
-        """The patterns offered to the person for later calls, the exact call first."""
-        return propose_patterns(
+    def offers(self) -> dict[str, str]:
+        """The patterns offered to the person for later calls, the exact call first, and what each leaves open."""
+        open_words = self.tool.open_words
+        found = propose(
             self.touches, paths=self.tool.paths, line=self.tool.line, exact=self.exact
         )
+        whole = escape_pattern(self.exact)
+        return {
+            pattern: ""
+            if pattern == whole
+            else ", ".join(filter(None, (note, open_words)))
+            for pattern, note in found.items()
+        }
+
+    @property
+    def patterns(self) -> list[str]:
+        """The patterns offered to the person for later calls, the exact call first."""
+        return list(self.offers)
 
 
 class Allowed(_Weighed, frozen=True, eq=False, weakref=True):
@@ -72,6 +96,8 @@ class Allowed(_Weighed, frozen=True, eq=False, weakref=True):
 
     approved: bool = False
     """Whether a person approved the call."""
+    by_mode: bool = False
+    """Whether only the mode `edits` allows the call."""
 
 
 class Asks(_Weighed, frozen=True, eq=False, weakref=True):
@@ -100,6 +126,9 @@ class Done(msgspec.Struct, frozen=True):
     cut: int = 0
     at: Elsewhere | None = None
     """The conversation in which an unfinished call continues."""
+
+
+_IN_PLAN_MODE = Done("denied", _PLAN_MODE)
 
 
 class Gate:
@@ -146,12 +175,18 @@ class Gate:
         return list(self._specs)
 
     def weigh(
-        self, name: str, arguments: str, call: Call, *, allowed: Collection[Rule]
+        self,
+        name: str,
+        arguments: str,
+        call: Call,
+        *,
+        allowed: Collection[Rule],
+        mode: Mode = "ask",
     ) -> Allowed | Asks | Done:
         """Decide about a call. `allowed` holds the rules that the person allowed in the conversation."""
         tool = self._tools.get(name)
-        if tool is None:
-            return self._unknown_tool(name)
+        if tool is None or _is_refused(tool, mode):
+            return self._unknown_tool(name) if tool is None else _IN_PLAN_MODE
         try:
             takes: Any = tool.args if tool.schema is None else dict[str, Any]
             args = msgspec.json.decode(
@@ -172,8 +207,10 @@ class Gate:
         here = any(
             rule.matches(name, touches, line=tool.line, exact=exact) for rule in allowed
         )
-        if standing and (not tool.asks or "allow" in verdicts or here):
-            return self._permit(Allowed(*weighed))
+        is_free = not tool.asks or "allow" in verdicts or here
+        by_mode = not is_free and tool.edits and mode == "edits"
+        if standing and (is_free or by_mode):
+            return self._permit(Allowed(*weighed, by_mode=by_mode))
         asks = Asks(*weighed, standing=standing)
         self._asked.add(asks)
         return asks
@@ -189,8 +226,12 @@ class Gate:
         weighed = (asks.tool, asks.args, arguments, asks.call, asks.touches, asks.exact)
         return self._permit(Allowed(*weighed, approved=True))
 
-    async def perform(self, permit: Allowed, *, approved_arguments: str | None) -> Done:
+    async def perform(
+        self, permit: Allowed, *, approved_arguments: str | None, mode: Mode = "ask"
+    ) -> Done:
         """Perform the call. `approved_arguments` are the arguments seen by the person, or `None` without approval.
+
+        `mode` is the mode of the conversation now: the person may have changed it since `weigh`.
 
         If the caller is cancelled, `perform` returns after the tool has stopped, or after
         `Timing.tool_stop_seconds`.
@@ -202,6 +243,8 @@ class Gate:
             )
         if approved_arguments != (permit.arguments if permit.approved else None):
             return Done("denied", _NOT_APPROVED)
+        if _is_refused(tool, mode) or (permit.by_mode and mode != "edits"):
+            return _IN_PLAN_MODE if mode == "plan" else Done("denied", _MODE_CHANGED)
         # A rule may have been added while this call waited.
         if "deny" in self._verdicts(tool, permit.touches, permit.exact):
             return _forbidden(tool.name, permit.touches)
@@ -211,6 +254,34 @@ class Gate:
                 f"{STUCK_MAX} earlier calls did not stop when told to, so {tool.name} was not begun.",
             )
         return await self._run_in_task(permit)
+
+    async def preview(self, weighed: Asks | Allowed) -> str:
+        """Return the change that a call would make now, as a unified diff; "" if there is none to show."""
+        try:
+            async with asyncio.timeout(PREVIEW_SECONDS):
+                text = await weighed.tool.preview(weighed.args, weighed.call)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (a foreign tool may raise anything)
+            # A call that cannot succeed has no preview. The person can still read the arguments.
+            if not isinstance(error, TenaxError):
+                _describe_error(weighed.tool, error)
+            return ""
+        text = replace_hidden(self._redact(text), keep="\n\t")
+        cut = len(text) - PREVIEW_CHARS_MAX
+        if cut > 0:
+            text = f"{text[:PREVIEW_CHARS_MAX]}\n[... {cut:,} more characters of the diff are not shown ...]"
+        return text
+
+    def output_of(self, permit: Allowed) -> str:
+        """Return the output so far of a running call, without secrets; "" for a tool without live output."""
+        read = permit.call.live.read
+        if read is None:
+            return ""
+        try:
+            return _trim(self._redact(read()))[0]
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (a foreign tool may raise anything)
+            permit.call.live.read = None
+            _describe_error(permit.tool, error)
+            return ""
 
     async def _run_in_task(self, permit: Allowed) -> Done:
         """Run a tool in a task of its own, for at most the time of the tool.
@@ -273,6 +344,15 @@ class Gate:
         if not task.cancelled():
             # Reading the exception keeps asyncio from logging it a second time.
             task.exception()
+
+
+def runs_in_plan_mode(tool: Tool[Any]) -> bool:
+    """Return whether plan mode allows the tool. A tool of an MCP server is refused, whatever the server declares."""
+    return tool.only_reads and tool.effect == "pure"
+
+
+def _is_refused(tool: Tool[Any], mode: Mode) -> bool:
+    return mode == "plan" and not runs_in_plan_mode(tool)
 
 
 def _use_up(weighed: _W, given: weakref.WeakSet[_W]) -> bool:

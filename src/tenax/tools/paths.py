@@ -10,10 +10,10 @@ import contextlib
 import os
 import stat
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tenax.errors import ToolFailed
+from tenax.errors import NoSuchFile, ToolFailed
 from tenax.text import replace_controls, replace_hidden
 from tenax.tools.files import walk
 
@@ -21,8 +21,12 @@ __all__ = [
     "FOLDER",
     "explained",
     "file_at",
+    "hidden_prefixes",
     "is_git",
+    "is_hidden",
+    "keep_real",
     "kind",
+    "open_file",
     "open_folder",
     "parent_of",
     "parts_of",
@@ -84,6 +88,11 @@ def real_folder(folder: Path) -> Path:
     return _real_folders[folder]
 
 
+def keep_real(folder: Path) -> Path:
+    """Return the folder, whose path was stored without links. A link on the way to the folder is not followed."""
+    return _real_folders.setdefault(folder, folder)
+
+
 def open_folder(folder: Path, *, make: bool = False) -> int:
     """Open the folder of the tools. Raises `ToolFailed` if a link replaced the folder, or another `OSError`."""
     try:
@@ -122,6 +131,39 @@ def file_at(name: str, parent: int, shown: str) -> os.stat_result | None:
     return found
 
 
+def open_file(name: str, parent: int, shown: str) -> tuple[int, os.stat_result]:
+    """Open a regular file for reading, and return the descriptor and the status. Raises `ToolFailed` for other types."""
+    file_at(name, parent, shown)
+    descriptor = os.open(name, walk.FILE, dir_fd=parent)
+    found = os.fstat(descriptor)
+    # Another file may have taken the place of the checked file.
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise ToolFailed(f"{shown} is {kind(found)}.")
+    return descriptor, found
+
+
+def hidden_prefixes(folder: Path, hidden: Iterable[Path]) -> tuple[str, ...]:
+    """Return the prefixes of paths in the folder that belong to Tenax itself, for `is_hidden`."""
+    real = folder.resolve()
+    prefixes = []
+    for path in hidden:
+        resolved = path.resolve()
+        if not resolved.is_relative_to(real):
+            continue
+        name = str(resolved.relative_to(real))
+        prefixes.append(f"{name}/")
+        # SQLite writes NAME-wal and NAME-shm beside a database.
+        if resolved.is_file():
+            prefixes.append(f"{name}-")
+    return tuple(prefix.removeprefix("./") for prefix in prefixes)
+
+
+def is_hidden(path: str, prefixes: tuple[str, ...]) -> bool:
+    """Return whether a path in the folder belongs to Tenax itself."""
+    return f"{path}/".startswith(prefixes)
+
+
 def kind(found: os.stat_result) -> str:
     """Return the type of a file, for an error message."""
     return _OTHERS.get(stat.S_IFMT(found.st_mode), "a device")
@@ -133,7 +175,7 @@ def explained(shown: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ToolFailed(f"There is no file {shown}.") from error
+        raise NoSuchFile(f"There is no file {shown}.") from error
     except OSError as error:
         raise ToolFailed(f"{shown} cannot be used: {error.strerror}.") from error
 

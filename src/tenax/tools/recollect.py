@@ -47,6 +47,7 @@ class SearchConversations(Tool[SearchConversationsArgs]):
     seconds = 30.0
     delegated = False
     asks = False
+    only_reads = True
 
     def __init__(self, journal: AsyncJournal, unseen: Collection[str]) -> None:
         self._journal = journal

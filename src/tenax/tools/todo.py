@@ -47,6 +47,7 @@ class Todo(Tool[TodoArgs]):
     args = TodoArgs
     seconds = 10.0
     asks = False
+    only_reads = True
 
     def touches(self, args: TodoArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         done = sum(entry.state == "done" for entry in args.entries)

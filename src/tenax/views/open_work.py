@@ -13,13 +13,13 @@ import msgspec
 from tenax import events
 from tenax.config.rules import Rule, escape_pattern
 from tenax.journal.standing import Standing
-from tenax.parts import ToolCall
+from tenax.parts import Part, Reasoning, Text, ToolCall
 from tenax.views import steps_of
 
 if TYPE_CHECKING:
     from tenax.journal.base import Recorded
 
-__all__ = ["OpenCall", "OpenRun", "Step", "Turns"]
+__all__ = ["OpenCall", "OpenRun", "Step", "Turns", "partial_parts"]
 
 
 class OpenCall(msgspec.Struct):
@@ -32,6 +32,8 @@ class OpenCall(msgspec.Struct):
     handed: events.ToolHanded | None = None
     """Set if the call continues in another conversation."""
     handed_at: int = 0
+    output: str = ""
+    """The output so far of a running call."""
     finished: bool = False
 
 
@@ -58,6 +60,10 @@ class OpenRun(msgspec.Struct):
     """The seq of the request without an answer, or 0."""
     partial_text: str = ""
     """The part of the answer in the stored partials."""
+    partial_thought: str = ""
+    """The reasoning in the stored partials."""
+    thought_at: tuple[int, int] = (0, 0)
+    """The times of the first and the last reasoning. The first text ends the reasoning."""
     requests: int = 0
     delegated: int = 0
     """The number of calls handed to other conversations."""
@@ -70,6 +76,13 @@ class OpenRun(msgspec.Struct):
     planned: bool = False
     ended: int = 0
     """The seq of `run.finished`."""
+
+    @property
+    def partial_parts(self) -> list[Part]:
+        """The unfinished answer, as the parts of a message."""
+        first, last = self.thought_at
+        seconds = max(0, last - first) / 1e6
+        return partial_parts(self.partial_text, self.partial_thought, seconds)
 
     @property
     def open(self) -> list[OpenCall]:
@@ -91,6 +104,12 @@ class OpenRun(msgspec.Struct):
         """Whether this process has no request and no call in progress. Calls in other conversations do not count."""
         started = any(call.started and not call.handed for call in self.open)
         return not self.request and not started
+
+
+def partial_parts(text: str, thought: str, seconds: float) -> list[Part]:
+    """Return an unfinished answer as the parts of a message."""
+    parts: list[Part] = [Reasoning(thought, seconds=seconds)] if thought else []
+    return [*parts, Text(text)] if text else parts
 
 
 class Turns:
@@ -196,7 +215,8 @@ class Turns:
         run = self._run_of(recorded)
         if run is not None:
             run.request = recorded.seq
-            run.partial_text = ""
+            run.partial_text = run.partial_thought = ""
+            run.thought_at = (0, 0)
             run.requests += 1
             run.answered = False
             run.inputs += event.inputs
@@ -206,7 +226,18 @@ class Turns:
         if run is None or run.request != event.request:
             return
         if event.offset == len(run.partial_text):
+            if not run.partial_text and run.partial_thought:
+                run.thought_at = (run.thought_at[0], recorded.at)
             run.partial_text += event.text
+
+    def _reply_thought(self, recorded: Recorded, event: events.ReplyThought) -> None:
+        run = self._run_of(recorded) or self.run
+        if run is None or run.request != event.request:
+            return
+        if event.offset == len(run.partial_thought):
+            first = run.thought_at[0] if run.partial_thought else recorded.at
+            run.thought_at = (first, recorded.at)
+            run.partial_thought += event.text
 
     def _model_failed(
         self, recorded: Recorded, event: events.ModelFailed | events.MessagePartial
@@ -266,6 +297,12 @@ class Turns:
         call = self._find_call(recorded, event.message, event.call)
         if call is not None:
             call.started = event
+            call.output = ""
+
+    def _tool_output(self, recorded: Recorded, event: events.ToolOutput) -> None:
+        call = self._find_call(recorded, event.message, event.call)
+        if call is not None and event.offset <= len(call.output):
+            call.output = call.output[: event.offset] + event.text
 
     def _tool_handed(self, recorded: Recorded, event: events.ToolHanded) -> None:
         call = self._find_call(recorded, event.message, event.call)

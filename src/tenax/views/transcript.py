@@ -9,7 +9,7 @@ input is at the end, and moves to the run taking the input. Late output of a run
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -80,6 +80,9 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     run: str | None = None
     author: str = ""
     thought: str = ""
+    """The reasoning of the model. It grows while the model streams."""
+    thought_seconds: float = 0.0
+    """The duration of the reasoning; 0 while it grows, and for answers of earlier versions."""
     name: str = ""
     arguments: str = ""
     touches: str = ""
@@ -100,6 +103,14 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """The conversation of a delegated call."""
     child_asks: bool = False
     """Whether the conversation of the call waits for a person."""
+    started: int = 0
+    """The time of the request of an answer, or of the start of a tool call, in microseconds; 0 if not known.
+
+    A turn took the time from the `started` of its first row to the `at` of its last answer. All rows of a turn have the
+    same `run`, except after an interruption.
+    """
+    seconds: float | None = None
+    """The duration of a tool call. None while the call runs, and for a call with an unknown outcome."""
     wait: float = 0.0
     """The seconds from `at` to the next attempt of a failed call."""
     attempt: int = 0
@@ -114,12 +125,13 @@ class Put(msgspec.Struct, frozen=True, tag="put"):
     row: Row
 
 
-class Grow(msgspec.Struct, frozen=True, tag="grow"):
-    """Append text to a row, from character `offset` on."""
+class Grow(msgspec.Struct, frozen=True, omit_defaults=True, tag="grow"):
+    """Append text to a field of a row, from character `offset` on."""
 
     id: str
     offset: int
     text: str
+    field: Literal["text", "thought"] = "text"
 
 
 class Drop(msgspec.Struct, frozen=True, tag="drop"):
@@ -129,6 +141,17 @@ class Drop(msgspec.Struct, frozen=True, tag="drop"):
 
 
 Change = Put | Grow | Drop
+
+
+class _Request(NamedTuple):
+    """The run, the model and the time of a request."""
+
+    run: str | None
+    model: str
+    at: int
+
+
+_NO_REQUEST = _Request(None, "", 0)
 
 
 class Transcript:
@@ -145,8 +168,9 @@ class Transcript:
         self._started: set[str] = set()
         self._open_request = 0
         """The seq of the request without an answer, or 0."""
-        self._requests: dict[int, tuple[str | None, str]] = {}
-        """The run and the model of each request."""
+        self._requests: dict[int, _Request] = {}
+        self._thought_at: dict[int, int] = {}
+        """The time of the first reasoning for each request."""
         self._finished: dict[str, int] = {}
         self._resumes: dict[str, str] = {}
         self._undoes: dict[str, str] = {}
@@ -285,7 +309,7 @@ class Transcript:
     def _model_requested(
         self, recorded: Recorded, event: events.ModelRequested
     ) -> None:
-        self._requests[recorded.seq] = (recorded.run, event.model)
+        self._requests[recorded.seq] = _Request(recorded.run, event.model, recorded.at)
         self._open_request = recorded.seq
         self._take_inputs(recorded.seq, event.inputs)
         for row in self._rows_of(recorded.run):
@@ -295,23 +319,50 @@ class Transcript:
     def _reply_delta(self, recorded: Recorded, event: events.ReplyDelta) -> None:
         name = str(event.request)
         row = self._row(name)
-        if row is None and event.offset == 0:
-            run, model = self._requests.get(event.request, (None, ""))
-            self._put_row(
-                recorded,
-                name,
-                kind="assistant",
-                key=(event.request, 0, 0),
-                text=event.text,
-                state="streaming",
-                run=run,
-                model=model,
-            )
-        elif row is None:
-            return
+        if row is None:
+            self._start_answer(recorded, event, text=event.text)
         elif row.state == "streaming" and event.offset == len(row.text):
+            if not row.text and row.thought:
+                # The reasoning has ended.
+                since = self._thought_at.get(event.request, recorded.at)
+                seconds = max(0, recorded.at - since) / 1e6
+                self._alter(name, text=event.text, thought_seconds=seconds)
+                return
             self._rows[name] = msgspec.structs.replace(row, text=row.text + event.text)
             self._changes.append(Grow(name, event.offset, event.text))
+
+    def _reply_thought(self, recorded: Recorded, event: events.ReplyThought) -> None:
+        name = str(event.request)
+        self._thought_at.setdefault(event.request, recorded.at)
+        row = self._row(name)
+        if row is None:
+            self._start_answer(recorded, event, thought=event.text)
+        elif row.state == "streaming" and event.offset == len(row.thought):
+            thought = row.thought + event.text
+            self._rows[name] = msgspec.structs.replace(row, thought=thought)
+            self._changes.append(Grow(name, event.offset, event.text, "thought"))
+
+    def _start_answer(
+        self,
+        recorded: Recorded,
+        event: events.ReplyDelta | events.ReplyThought,
+        **fields: str,
+    ) -> None:
+        """Add the row of an answer, unless the beginning of its text lies before the fold."""
+        if event.offset:
+            return
+        request = self._requests.get(event.request, _NO_REQUEST)
+        self._put_row(
+            recorded,
+            str(event.request),
+            kind="assistant",
+            key=(event.request, 0, 0),
+            state="streaming",
+            run=request.run,
+            model=request.model,
+            started=request.at,
+            **fields,
+        )
 
     def _message_assistant(
         self, recorded: Recorded, event: events.MessageAssistant
@@ -319,7 +370,6 @@ class Transcript:
         self._end_request(event.request)
         first = event.request or recorded.seq
         state = "full" if event.finish in events.CUT_SHORT else ""
-        thoughts = [part.text for part in event.parts if isinstance(part, Reasoning)]
         self._put_row(
             recorded,
             str(first),
@@ -328,9 +378,10 @@ class Transcript:
             text=text_of(event.parts),
             state=state,
             run=recorded.run,
-            thought="\n".join(thoughts),
+            **_thought_of(event.parts),
             parts=_attachments(event.parts),
             model=event.model,
+            started=self._requests.get(event.request, _NO_REQUEST).at,
         )
         for n, part in enumerate(event.parts):
             if isinstance(part, ToolCall):
@@ -354,7 +405,7 @@ class Transcript:
         self, recorded: Recorded, event: events.MessagePartial
     ) -> None:
         self._end_request(event.request)
-        _, model = self._requests.get(event.request, (None, ""))
+        request = self._requests.get(event.request, _NO_REQUEST)
         # In a fork, the text belongs to no request.
         first = event.request or recorded.seq
         self._put_row(
@@ -365,7 +416,9 @@ class Transcript:
             state="cut",
             run=recorded.run,
             text=text_of(event.parts),
-            model=model,
+            **_thought_of(event.parts),
+            model=request.model,
+            started=request.at,
         )
 
     def _context_summarised(
@@ -388,8 +441,21 @@ class Transcript:
         if row is not None and row.state == "asks":
             self._alter(name, state="denied" if event.answer == "no" else "approved")
 
-    def _tool_started(self, _recorded: Recorded, event: events.ToolStarted) -> None:
-        self._alter(call_id(event.message, event.call), state="running")
+    def _tool_started(self, recorded: Recorded, event: events.ToolStarted) -> None:
+        name = call_id(event.message, event.call)
+        self._alter(name, state="running", text="", started=recorded.at)
+
+    def _tool_output(self, _recorded: Recorded, event: events.ToolOutput) -> None:
+        name = call_id(event.message, event.call)
+        row = self._row(name)
+        if row is None or row.state != "running" or event.offset > len(row.text):
+            return
+        grown = msgspec.structs.replace(row, text=row.text[: event.offset] + event.text)
+        if event.offset < len(row.text):
+            self._set(grown)
+        else:
+            self._rows[name] = grown
+            self._changes.append(Grow(name, event.offset, event.text))
 
     def _tool_handed(self, _recorded: Recorded, event: events.ToolHanded) -> None:
         name = call_id(event.message, event.call)
@@ -398,7 +464,17 @@ class Transcript:
     def _tool_finished(self, recorded: Recorded, event: events.ToolFinished) -> None:
         name = call_id(event.message, event.call)
         self._adds[recorded.seq] = name
-        self._alter(name, state=event.outcome, text=event.text, child_asks=False)
+        row = self._rows.get(name)
+        seconds = None
+        if row is not None and row.started and event.outcome != "unknown":
+            seconds = max(0, recorded.at - row.started) / 1e6
+        self._alter(
+            name,
+            state=event.outcome,
+            text=event.text,
+            child_asks=False,
+            seconds=seconds,
+        )
 
     def _tool_late(self, recorded: Recorded, event: events.ToolLate) -> None:
         name = call_id(event.message, event.call)
@@ -698,6 +774,15 @@ def _files(turn: str) -> str:
 def _marker(run: str) -> str:
     """Return the id of the marker of a run."""
     return f"marker:{run}"
+
+
+def _thought_of(parts: list[Any]) -> dict[str, Any]:
+    """Return the reasoning among the parts of a message, as fields of a row."""
+    found = [part for part in parts if isinstance(part, Reasoning)]
+    return {
+        "thought": "\n".join(part.text for part in found),
+        "thought_seconds": sum(part.seconds for part in found),
+    }
 
 
 def _attachments(parts: list[Any]) -> tuple[Any, ...]:

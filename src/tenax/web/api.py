@@ -46,6 +46,10 @@ _MEDIA: Final = {
     "/api/events": "text/event-stream",
     "/api/memory/export": "text/markdown",
     "/api/conversations/{id}/attachments/{blob}": "*/*",
+    "/api/conversations/{id}/files/content": "*/*",
+    "/api/conversations/{id}/files/zip": "application/zip",
+    "/api/conversations/{id}/export": "*/*",
+    "/api/export": "application/zip",
     "/api/sign-in": "application/json",
 }
 _ERRORS: Final = {

@@ -20,16 +20,24 @@ from tenax.web import (
     changes,
     conversations,
     devices,
+    export,
+    files,
     mcp,
     memory,
+    preferences,
+    projects,
     rules,
     schedules,
     search,
+    settings,
     setup,
     stream,
     tour,
+    usage,
+    verify,
 )
 from tenax.web.api import Endpoint, ResponseBody, endpoint, openapi
+from tenax.web.frames import get_frame
 from tenax.web.guard import Guard
 from tenax.web.problems import problem
 from tenax.web.server_state import ServerState, state_of
@@ -42,14 +50,21 @@ _RESOURCES = (
     changes,
     conversations,
     devices,
+    export,
+    files,
     mcp,
     memory,
+    preferences,
+    projects,
     rules,
     schedules,
     search,
+    settings,
     setup,
     stream,
     tour,
+    usage,
+    verify,
 )
 _NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tenax</title>
 <main><h1>The page is not built</h1><p>Run <code>make page</code> in the repository, and reload.</p></main></html>"""
@@ -109,6 +124,18 @@ async def notice(call: Request) -> Response:
     )
 
 
+async def installable(call: Request) -> Response:
+    """Return a file for installing the page as an app: the manifest, an icon or the service worker.
+
+    A browser asks for a new version of the service worker at every start of the page.
+    """
+    found = await _file_response(call, PAGE / call.scope["path"].removeprefix("/"))
+    if found is None:
+        return await not_found(call, Exception())
+    found.headers["cache-control"] = "no-cache"
+    return found
+
+
 async def _file_response(call: Request, file: Path) -> Response | None:
     """Return a response with a file of the page, read at once, so that a slow client keeps no file open."""
 
@@ -133,10 +160,33 @@ async def not_allowed(call: Request, _error: Exception) -> Response:
     )
 
 
+PAGE_PATHS: Final = (
+    "/",
+    "/link",
+    "/setup",
+    "/settings",
+    "/settings/{section}",
+    "/memory",
+    "/c/{id}",
+)
+"""The paths of the screens. All of them answer with the same page."""
+
 PAGE_ROUTES: Final = (
     Route("/assets/{name}", asset, middleware=[Middleware(GZipMiddleware)]),
-    *(Route(path, page) for path in ("/", "/link", "/setup", "/memory", "/c/{id}")),
+    *(Route(path, page) for path in PAGE_PATHS),
+    Route("/frames/{name}", get_frame),
     Route("/third-party.txt", notice),
+    *(
+        Route(path, installable)
+        for path in (
+            "/manifest.webmanifest",
+            "/service.js",
+            "/icons/192.png",
+            "/icons/512.png",
+            "/icons/apple.png",
+            "/icons/maskable.png",
+        )
+    ),
 )
 """The routes of the page and its files."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -12,11 +12,12 @@ from starlette.responses import Response
 from tenax.assembly import Runtime
 from tenax.config.rules import PATTERN_CHARS_MAX
 from tenax.errors import InvalidInput
-from tenax.events import TEMPORARY
+from tenax.events import TEMPORARY, Mode
 from tenax.journal.base import Dedup
 from tenax.parts import Part, Text
+from tenax.runtime.approvals import WHY_CHARS_MAX, Answer, Question
 from tenax.runtime.list_entry import Listed
-from tenax.runtime.runtime import Answer, How, Question, Usage
+from tenax.runtime.runtime import How, Usage
 from tenax.tools.ask import WORDS_CHARS_MAX
 from tenax.views.pages import Page as RowPage
 from tenax.views.transcript import Row
@@ -29,6 +30,7 @@ Limit = Annotated[int, Meta(ge=1, le=200)]
 _Number = Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)]
 T = TypeVar("T")
 Seq = Annotated[int, Meta(ge=0, lt=2**32)]
+Choice = Annotated[str, Meta(max_length=200)]
 
 
 class Page(ResponseBody):
@@ -44,12 +46,19 @@ class Opening(RequestBody):
     leaving: Id | None = None
     temporary: bool = False
     """If true, the conversation adds nothing to the memory."""
+    model: Choice = ""
+    """The label of a model in the settings. Empty: the default."""
+    mode: Mode = "ask"
+    project: Choice = ""
+    """The id of a project, or empty."""
 
 
 class Opened(Listed, frozen=True):
     """A conversation with its token usage and cost."""
 
     usage: Usage
+    note: str = ""
+    """A sentence for the person if the chosen model is no longer in the settings."""
 
 
 class Change(RequestBody):
@@ -58,6 +67,17 @@ class Change(RequestBody):
     title: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
+    model: Choice | UnsetType = UNSET
+    """The label of a model in the settings. Empty: the default."""
+    mode: Mode | UnsetType = UNSET
+    project: Choice | UnsetType = UNSET
+    """The id of a project. Empty: none."""
+
+
+class Read(RequestBody):
+    """The person has read the conversation up to `seq`."""
+
+    seq: Annotated[int, Meta(ge=1, lt=2**32)]
 
 
 class Rows(ResponseBody):
@@ -86,6 +106,8 @@ class NewVersion(RequestBody):
 
     text: str | None = None
     attachments: Names = []  # noqa: RUF012  (msgspec copies it)
+    model: Choice | None = None
+    """The label of another model for the conversation. Empty: the default."""
 
 
 class Stored(ResponseBody):
@@ -121,6 +143,16 @@ class Approval(RequestBody):
     pattern: Annotated[str, Meta(max_length=PATTERN_CHARS_MAX)] = ""
     words: Annotated[str, Meta(max_length=WORDS_CHARS_MAX)] = ""
     """The answer to a question of the model."""
+    why: Annotated[str, Meta(max_length=WHY_CHARS_MAX)] = ""
+    """The reason for a no. The model reads it."""
+
+
+class AllApprovals(RequestBody):
+    """The answer to all open approvals for the calls of the model's answer at `message`."""
+
+    message: Seq
+    answer: Literal["once", "no"]
+    why: Annotated[str, Meta(max_length=WHY_CHARS_MAX)] = ""
 
 
 class Questions(ResponseBody):
@@ -172,19 +204,33 @@ def parse_position(what: str, text: str | None, kind: type[T]) -> T | None:
 async def open_conversation(runtime: Runtime, body: Opening) -> Listed:
     """Create a conversation. `leaving` tells the memory that the person left a conversation."""
     source = TEMPORARY if body.temporary else "web"
-    return await shown(runtime, await runtime.new(source=source, leaving=body.leaving))
+    name = await runtime.new(
+        source=source,
+        leaving=body.leaving,
+        model=body.model,
+        mode=body.mode,
+        project=body.project,
+    )
+    return await shown(runtime, name)
 
 
 @endpoint("GET", "/api/conversations/{id}")
 async def get_conversation(runtime: Runtime, id: Id) -> Opened:  # noqa: A002  (its name in the path)
     """Return a conversation with its token usage and cost."""
     found = await shown(runtime, id)
-    return Opened(**msgspec.structs.asdict(found), usage=await runtime.usage(id))
+    note = runtime.agents.explain_model(await runtime.agents.setting(id))
+    usage = await runtime.usage(id)
+    return Opened(**msgspec.structs.asdict(found), usage=usage, note=note)
 
 
 @endpoint("PATCH", "/api/conversations/{id}")
 async def change_conversation(runtime: Runtime, id: Id, body: Change) -> Listed:  # noqa: A002
-    """Rename, pin or archive a conversation."""
+    """Rename, pin or archive a conversation, or choose its model, mode and project."""
+    choices = {"model": body.model, "mode": body.mode, "project": body.project}
+    given = {name: value for name, value in choices.items() if value is not UNSET}
+    if given:
+        # The choice comes first: an unknown model or project refuses the whole request.
+        await runtime.choices.configure(id, **given)  # type: ignore[arg-type]
     if body.title is not UNSET:
         title = " ".join((body.title or "").split())
         await runtime.rename(id, title or None)
@@ -242,7 +288,8 @@ async def replace_message(
     parts = None
     if body.text is not None:
         parts = await _parts_of(runtime, body.text, body.attachments)
-    return Stored((await runtime.replace(id, seq, parts, dedup=once)).seq)
+    stored = await runtime.replace(id, seq, parts, model=body.model, dedup=once)
+    return Stored(stored.seq)
 
 
 @endpoint("POST", "/api/conversations/{id}/messages/{seq}/choose", 204)
@@ -270,6 +317,12 @@ async def stop(runtime: Runtime, id: Id) -> None:  # noqa: A002
 async def left(runtime: Runtime, id: Id) -> None:  # noqa: A002
     """Note that the person has left the conversation."""
     await runtime.left(id)
+
+
+@endpoint("POST", "/api/conversations/{id}/read", 204)
+async def mark_read(runtime: Runtime, id: Id, body: Read) -> None:  # noqa: A002
+    """Note how far the person has read. The mark only grows."""
+    await runtime.choices.mark_read(id, body.seq)
 
 
 @endpoint("POST", "/api/conversations/{id}/resume", 202)
@@ -318,8 +371,14 @@ async def list_questions(runtime: Runtime, id: Id) -> Questions:  # noqa: A002
 @endpoint("POST", "/api/conversations/{id}/approvals", 202)
 async def answer_approval(runtime: Runtime, id: Id, body: Approval) -> None:  # noqa: A002
     """Answer an approval or a question."""
-    more = {"pattern": body.pattern, "words": body.words}
+    more = {"pattern": body.pattern, "words": body.words, "why": body.why}
     await or_refused(runtime.answer(id, body.message, body.call, body.answer, **more))
+
+
+@endpoint("POST", "/api/conversations/{id}/approvals/all", 202)
+async def answer_all_approvals(runtime: Runtime, id: Id, body: AllApprovals) -> None:  # noqa: A002
+    """Allow once, or deny, all open approvals of one answer of the model at once. Questions stay open."""
+    await or_refused(runtime.answer_all(id, body.message, body.answer, why=body.why))
 
 
 @endpoint("GET", "/api/conversations/{id}/seen/{seq}")

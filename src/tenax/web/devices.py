@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import re
+import socket
 from functools import partial
 from typing import Annotated, Final
 
@@ -28,7 +30,12 @@ _BROWSERS: Final = {"Edg": "Edge", "OPR": "Opera", "Firefox": "Firefox", "FxiOS"
                     "CriOS": "Chrome", "Safari": "Safari"}  # fmt: skip
 _SYSTEMS: Final = {"Android": "Android", "iPhone": "iPhone", "iPad": "iPad", "Windows": "Windows",
                    "Mac OS X": "macOS", "Linux": "Linux"}  # fmt: skip
+_V6: Final = 6
+_ELSEWHERE: Final = {4: "192.0.2.1", 6: "2001:db8::1"}
+"""Addresses of no machine, which are reserved for documentation, by version of IP."""
 _DAY_SECONDS: Final = 24 * 3600
+_ADDRESS_CHARS_MAX: Final = 16_000
+"""A path of a file may have 4,096 characters, and a character may need twelve in a URL."""
 
 
 class LinkCode(RequestBody):
@@ -57,7 +64,9 @@ class SignIn(ResponseBody):
 class Paths(RequestBody):
     """The paths to be fetched by the browser itself."""
 
-    paths: Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=100)]
+    paths: Annotated[
+        list[Annotated[str, Meta(max_length=_ADDRESS_CHARS_MAX)]], Meta(max_length=100)
+    ]
 
 
 class Addresses(ResponseBody):
@@ -82,6 +91,14 @@ class DeviceList(ResponseBody):
     """The devices of a user, the most recently used first."""
 
     devices: list[ShownDevice]
+    address: str
+    """The URL of the server for other machines. Empty if the server listens only on its own machine."""
+
+
+class NewLink(ResponseBody):
+    """The code of a new link. It is valid once, for 15 minutes."""
+
+    code: str
 
 
 @endpoint("POST", "/api/sign-in", public=True)
@@ -118,10 +135,11 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
 async def sign_addresses(call: Request, body: Paths) -> Addresses:
     """Sign URLs of pictures and downloads for the device."""
     for path in body.paths:
-        if not can_be_signed(path):
+        plain = path.isascii() and path.isprintable() and "signed=" not in path
+        if not plain or not can_be_signed(path.partition("?")[0]):
             raise InvalidInput(
-                f"{path} cannot be signed.",
-                hint="Only attachments and the export of the memory can.",
+                f"{path[:200]} cannot be signed.",
+                hint="Only attachments, files and exports can.",
             )
     links, device = state_of(call).links, device_of(call)
     return Addresses(
@@ -133,6 +151,14 @@ async def sign_addresses(call: Request, body: Paths) -> Addresses:
 async def list_devices(call: Request) -> DeviceList:
     """List the signed-in browsers of the user."""
     return await _listed(call)
+
+
+@endpoint("POST", "/api/devices/links", 201)
+async def make_link(call: Request) -> NewLink:
+    """Make a link that signs another browser of the user in."""
+    links, signins = state_of(call).links, state_of(call).signins
+    code = await signins.threads.run(partial(links.make_code, user_of(call)))
+    return NewLink(code)
 
 
 @endpoint("DELETE", "/api/devices/{id}")
@@ -163,8 +189,38 @@ async def _listed(call: Request) -> DeviceList:
                 device.id == current.id,
             )
             for device in found
-        ]
+        ],
+        address=_address_for_others(state_of(call).config.serve.host, port_of(call)),
     )
+
+
+def _address_for_others(host: str, port: int) -> str:
+    """Return the URL of a server on this host for other machines, or an empty text if only this machine reaches it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        is_local = host == "localhost" or host.endswith(".localhost")
+        return "" if is_local else f"http://{host}:{port}"
+    if address.is_unspecified:
+        found = _own_address(address.version)
+        if found is None:
+            return ""
+        address = found
+    if address.is_loopback:
+        return ""
+    return f"http://{f'[{address}]' if address.version == _V6 else address}:{port}"
+
+
+def _own_address(version: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address of this machine in its network, or `None` without a network."""
+    family = socket.AF_INET6 if version == _V6 else socket.AF_INET
+    try:
+        # A datagram socket sends nothing when it connects, but the system chooses the address to send from.
+        with socket.socket(family, socket.SOCK_DGRAM) as trial:
+            trial.connect((_ELSEWHERE[version], 9))
+            return ipaddress.ip_address(trial.getsockname()[0])
+    except OSError:
+        return None
 
 
 def _used(before: Device | None) -> Response:

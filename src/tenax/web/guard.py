@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenax.errors import TenaxError
 from tenax.web.connections import note_signed_in
-from tenax.web.links import can_be_signed
+from tenax.web.links import may_be_shown
 from tenax.web.problems import answer_to, problem
 from tenax.web.signins import Signins, not_signed_in
 
@@ -124,10 +124,10 @@ class Guard:
                 "This request does not come from the Tenax page.",
                 hint,
             )
-        # An answer of the model may show a picture from here. Paths with an effect are for scripts and people, not for
+        # The page shows pictures and framed files from here. Paths with an effect are for scripts and people, not for
         # pictures.
         fetched = headers.get("sec-fetch-dest", "empty")
-        if fetched == "image" and can_be_signed(path):
+        if may_be_shown(path, fetched):
             return None
         if path.startswith("/api/") and fetched not in {"empty", "document"}:
             return problem(

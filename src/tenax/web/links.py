@@ -4,8 +4,8 @@ A code is a file with the digest of the code as its name. The process renaming t
 of Tenax can read the folder. The code of a link signs a browser in; a confirmation code shows that the person at the
 page also has the terminal.
 
-A browser fetches pictures and downloads without the page's key. Their URLs are signed instead, for a single device,
-with a key readable only by the same account.
+A browser fetches pictures, frames and downloads without the page's key. Their URLs are signed instead, with all of
+their parameters, for a single device, with a key readable only by the same account.
 """
 
 from __future__ import annotations
@@ -30,30 +30,55 @@ __all__ = [
     "SIGNED_PATHS",
     "Links",
     "can_be_signed",
+    "may_be_shown",
+    "unsigned",
 ]
 
 CODE_SECONDS: Final = 15 * 60
 CONFIRMATION_SECONDS: Final = 5 * 60
 ADDRESS_SECONDS: Final = 5 * 60
-SIGNED_PATHS: Final = (
-    "/api/conversations/{id}/attachments/{blob}",
-    "/api/memory/export",
-)
-"""The paths fetched by the browser itself, without the page's key."""
+SIGNED_PATHS: Final = {
+    "/api/conversations/{id}/attachments/{blob}": frozenset({"image"}),
+    "/api/conversations/{id}/files/content": frozenset({"image", "iframe"}),
+    "/api/conversations/{id}/files/zip": frozenset[str](),
+    "/api/conversations/{id}/export": frozenset[str](),
+    "/api/export": frozenset[str](),
+    "/api/memory/export": frozenset[str](),
+}
+"""The paths fetched by the browser itself, without the page's key, and the elements that may show them.
+
+A link may download each of them.
+"""
 
 _CLOCK_SECONDS: Final = 10
 """The allowed difference between the clocks of the file system and of the machine."""
 _KEY_BYTES: Final = 32
 _ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """The characters of confirmation codes. No two look alike, because a person types the codes."""
-_SIGNED: Final = re.compile(
-    "|".join(re.sub(r"{\w+}", r"[A-Za-z0-9_.-]{1,128}", path) for path in SIGNED_PATHS)
-)
+_SIGNED: Final = {
+    re.compile(re.sub(r"{\w+}", r"[A-Za-z0-9_.-]{1,128}", path)): elements
+    for path, elements in SIGNED_PATHS.items()
+}
 
 
 def can_be_signed(path: str) -> bool:
     """Return whether URLs with the path can be signed."""
-    return _SIGNED.fullmatch(path) is not None
+    return any(pattern.fullmatch(path) for pattern in _SIGNED)
+
+
+def may_be_shown(path: str, element: str) -> bool:
+    """Return whether an element of a page, such as `image` or `iframe`, may show the path."""
+    return any(
+        element in elements
+        for pattern, elements in _SIGNED.items()
+        if pattern.fullmatch(path)
+    )
+
+
+def unsigned(query: str) -> tuple[str, str]:
+    """Split the query of a signed URL into the signed parameters and the signature."""
+    before, _, signature = query.rpartition("signed=")
+    return before.removesuffix("&"), signature
 
 
 class _Codes:
@@ -192,18 +217,24 @@ class Links:
         with self._confirmations.taken(re.sub(r"[\s-]", "", code).upper()) as text:
             yield text is not None
 
-    def sign(self, device: str, path: str) -> str:
-        """Return a signed URL of a path for a device. The URL is valid for `ADDRESS_SECONDS`."""
-        until = int(time.time()) + ADDRESS_SECONDS
-        return f"{path}?signed={until}.{self._mac(device, path, str(until))}"
+    def sign(self, device: str, address: str) -> str:
+        """Return a signed URL of a path, or of a path with a query, for a device.
 
-    def is_signed(self, device: str, path: str, signature: str) -> bool:
-        """Return whether the signature matches the device and the path, and has not expired."""
+        The URL is valid for `ADDRESS_SECONDS`.
+        """
+        until = int(time.time()) + ADDRESS_SECONDS
+        mark = "&" if "?" in address else "?"
+        return f"{address}{mark}signed={until}.{self._mac(device, address, str(until))}"
+
+    def is_signed(self, device: str, address: str, signature: str) -> bool:
+        """Return whether the signature matches the device and the address, and has not expired."""
         until, _, mac = signature.partition(".")
-        if not can_be_signed(path) or not re.fullmatch(r"[0-9]{1,12}", until, re.ASCII):
+        if not can_be_signed(address.partition("?")[0]) or not re.fullmatch(
+            r"[0-9]{1,12}", until, re.ASCII
+        ):
             return False
         right = hmac.compare_digest(
-            mac.encode(errors="replace"), self._mac(device, path, until).encode()
+            mac.encode(errors="replace"), self._mac(device, address, until).encode()
         )
         return right and time.time() < int(until)
 

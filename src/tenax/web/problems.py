@@ -18,11 +18,13 @@ from tenax.errors import (
     Gone,
     InvalidInput,
     NoSuchConversation,
+    NoSuchFile,
     Refused,
     StoreError,
     TenaxError,
     TooBusy,
     TooLarge,
+    ToolFailed,
 )
 
 __all__ = ["Problem", "answer_to", "or_refused", "problem"]
@@ -40,6 +42,8 @@ _STATUS: Final[list[tuple[type[TenaxError], int, str]]] = [
     (CannotOpen, 503, "File or folder not usable"),
     (StoreError, 503, "Store not responding"),
     (TooBusy, 503, "Too busy"),
+    (NoSuchFile, 404, "Not found"),
+    (ToolFailed, 400, "Invalid request"),
 ]
 
 

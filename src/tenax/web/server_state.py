@@ -60,6 +60,12 @@ class ServerState:
         )
         self.page_threads = ThreadPool(2, "tenax-page")
         """Threads only for files of the page, so that the page loads even while the store does not answer."""
+        self.file_threads = ThreadPool(4, "tenax-files")
+        """Threads for the files of conversations and for exports. A slow disk delays nothing else."""
+        self.name_searches = asyncio.Semaphore(2)
+        """Limits the searches for names of files, because each is a process."""
+        self.verifying: dict[str, asyncio.Task[object]] = {}
+        """By user, the running verification of the store."""
         self._watching: asyncio.Task[None] | None = None
         self._settings = SettingsFile(config, reload)
         self.runtimes: dict[str, asyncio.Task[Runtime]] = {}
@@ -148,6 +154,7 @@ class ServerState:
             await run_in_own_thread(self.journal.close)
         self.signins.close()
         self.page_threads.stop()
+        self.file_threads.stop()
 
     @property
     def terminal(self) -> str:

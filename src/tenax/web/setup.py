@@ -17,6 +17,7 @@ from tenax.models import discovery
 from tenax.models.base import Failure
 from tenax.models.http import is_loopback
 from tenax.models.practice.practice import installed
+from tenax.models.presets import PRESETS, Preset
 from tenax.web.api import RequestBody, ResponseBody, endpoint
 from tenax.web.server_state import state_of, user_of
 
@@ -55,6 +56,8 @@ class Setup(ResponseBody):
     labels: list[str]
     models: list[Answers]
     """All models of the settings, by label. Empty for users other than the owner."""
+    presets: list[Preset]
+    """Providers and local servers to connect. Empty for users other than the owner."""
 
 
 class Choice(RequestBody):
@@ -169,16 +172,17 @@ async def _setup(call: Request) -> Setup:
             Offered(offer.id, offer.title, offer.detail, offer.kind) for offer in offers
         ],
         practice=installed(),
-        file=_at_home(config.file) if owner else "",
+        file=path_at_home(config.file) if owner else "",
         terminal=state.terminal if owner else "",
         labels=sorted(config.models) if owner else [],
         models=[_answers(config.models[label]) for label in sorted(config.models)]
         if owner
         else [],
+        presets=list(PRESETS) if owner else [],
     )
 
 
-def _at_home(file: Path) -> str:
+def path_at_home(file: Path) -> str:
     """Return a path with ~ for the home folder."""
     try:
         return f"~/{file.relative_to(Path.home())}"

@@ -22,7 +22,7 @@ from tenax.clock import Timing
 from tenax.concurrency import ThreadPool, run_in_own_thread
 from tenax.errors import StoreBusy, TenaxError
 from tenax.journal.devices import Device, Devices
-from tenax.web.links import Links
+from tenax.web.links import Links, unsigned
 from tenax.web.problems import problem
 
 __all__ = [
@@ -93,11 +93,13 @@ class Signins:
         key = request.headers.get(KEY_HEADER)
         if key is not None:
             return device.has_key(key, port_of(request))
-        signature = request.query_params.get("signed", "")
+        # The query is compared as it was sent: the signature covers every parameter.
+        query = request.scope["query_string"].decode("ascii", "replace")
+        parameters, signature = unsigned(query)
+        path: str = request.scope["path"]
+        address = f"{path}?{parameters}" if parameters else path
         reads = request.method in {"GET", "HEAD"}
-        return reads and self.links.is_signed(
-            device.id, request.scope["path"], signature
-        )
+        return reads and self.links.is_signed(device.id, address, signature)
 
     async def revoke(self, id: str, user: str) -> None:  # noqa: A002  (the field's name)
         """Sign out a device of a user."""

@@ -23,6 +23,8 @@ from tenax.journal import Journal
 from tenax.runtime.feed import ConversationFeed
 from tenax.web.api import ResponseBody, endpoint
 from tenax.web.conversations import Rows
+from tenax.web.preferences import Preferred
+from tenax.web.projects import ShownProjects
 from tenax.web.server_state import ServerState, device_of, state_of
 
 WATCHED_MAX: Final = 32
@@ -108,6 +110,9 @@ class _Stream:
         self._feeds: dict[str, ConversationFeed] = {}
         self._held: dict[str, int] = {}
         self._listed: int | None = None
+        self._preferences = 0
+        self._projects = 0
+        """The numbers of the sent preferences and projects."""
         self._lacks: Lacks | None = None
         self._hint = asyncio.Event()
 
@@ -173,8 +178,21 @@ class _Stream:
         moves = self._runtime.list.since(self._listed)
         self._listed = self._runtime.list.number
         found += [self._frame("list", move) for move in moves]
+        found += self._personal()
         for name, feed in list(self._feeds.items()):
             found += self._moved(name, feed)
+        return found
+
+    def _personal(self) -> list[bytes]:
+        """Return the preferences and projects if they changed, or were not sent yet."""
+        found: list[bytes] = []
+        rows = self._runtime.personal
+        if rows.preferences_number != self._preferences:
+            self._preferences = rows.preferences_number
+            found.append(self._frame("preferences", Preferred(rows.preferences)))
+        if rows.projects_number != self._projects:
+            self._projects = rows.projects_number
+            found.append(self._frame("projects", ShownProjects.of(rows.projects)))
         return found
 
     def _moved(self, name: str, feed: ConversationFeed) -> list[bytes]:

@@ -44,6 +44,7 @@ from tenax.tools.paths import (
     explained,
     file_at,
     is_git,
+    keep_real,
     parent_of,
     parts_of,
     real_folder,
@@ -164,7 +165,10 @@ class Watch:
 
 
 class Changes:
-    """The changes in the folder of a user, by the conversations of the user. `storage` is the folder for snapshots."""
+    """The changes in the folders of a user, by the conversations of the user. `storage` is the folder for snapshots.
+
+    `folder` is the folder of the user. Conversations of a project work in the folder of the project.
+    """
 
     def __init__(
         self,
@@ -185,7 +189,16 @@ class Changes:
         if folder.is_relative_to(data):
             self._tail = f"/{folder.relative_to(data)}"
         self.snapshots = Snapshots(folder, storage, hidden)
+        """The snapshots of the user's folder."""
+        self._storage = storage
+        self._hidden = list(hidden)
         self._paused_until = 0.0
+
+    def _snapshots_of(self, about: About) -> Snapshots:
+        """Return the snapshots of the folder of a call. Blocks."""
+        if not about.folder:
+            return self.snapshots
+        return Snapshots(keep_real(Path(about.folder)), self._storage, self._hidden)
 
     # -- around a call ---------------------------------------------------------------------------------------
 
@@ -198,9 +211,13 @@ class Changes:
         call: str,
         also: Sequence[str] = (),
         undoes: str = "",
+        folder: Path | None = None,
     ) -> AsyncIterator[Watch]:
-        """Store a snapshot of the folder, and watch the folder during the call."""
-        about = About(self._user, conversation, run, message, call, list(also), undoes)
+        """Store a snapshot of the folder, by default of the user's folder, and watch the folder during the call."""
+        other = "" if folder in {None, self.folder} else str(folder)
+        about = About(
+            self._user, conversation, run, message, call, list(also), undoes, other
+        )
         taken = await self._take_snapshot(about)
         try:
             yield Watch(self, about, taken)
@@ -218,7 +235,7 @@ class Changes:
             async with asyncio.timeout(self.timing.scan_seconds):
                 abandoned = threading.Event()
                 return await run_in_own_thread(
-                    partial(self.snapshots.take, about, abandoned),
+                    lambda: self._snapshots_of(about).take(about, abandoned),
                     Taken.discard,
                     abandoned=abandoned,
                     owner=self._user,
@@ -238,8 +255,9 @@ class Changes:
         moved: list[tuple[str, Entry | None, Entry | None]] = []
         if taken is not None:
             abandoned = threading.Event()
+            before_call = taken
             now, moved = await run_in_own_thread(
-                partial(self.snapshots.find_changes, taken, abandoned),
+                lambda: self._snapshots_of(about).find_changes(before_call, abandoned),
                 abandoned=abandoned,
                 owner=self._user,
             )
@@ -258,19 +276,21 @@ class Changes:
         files: list[FileChange] = []
         if taken is not None and now is not None:
             left = KEPT_BYTES_MAX - sum(_stored_bytes(event) for event in turn.events)
-            store = partial(self._store_contents, taken.before, now, kept, left)
+            store = partial(self._store_contents, about, taken.before, now, kept, left)
             files = await self._journal.threads.run(store)
         found = FilesChanged(about.message, about.call, files, 0, missed, about.undoes)
         return msgspec.structs.replace(found, total=len(turn.net(found)))
 
     def _store_contents(
         self,
+        about: About,
         before: Manifest,
         now: Manifest,
         moved: Sequence[tuple[str, Entry | None, Entry | None]],
         left: int,
     ) -> list[FileChange]:
         """Store the contents of the files as blobs, up to `left` bytes."""
+        snapshots = self._snapshots_of(about)
 
         def state(manifest: Manifest, entry: Entry | None) -> FileState | None:
             nonlocal left
@@ -278,7 +298,7 @@ class Changes:
                 return None
             data = blob = None
             if entry.size <= left:
-                data = self.snapshots.content(manifest, entry)
+                data = snapshots.content(manifest, entry)
             if data is not None:
                 left -= len(data)
                 blob = self._journal.journal.put_blob(data)
@@ -357,7 +377,7 @@ class Changes:
         if not is_own:
             with contextlib.suppress(InvalidInput):
                 folders = await self._folders(conversation, turn)
-                is_own = all(self._has_tail(folder) for folder in folders)
+                is_own = all(self._is_inside(folder) for folder in folders)
         if is_own:
             files = [await self._diff(change) for change in turn.net().values()]
             reasons = dict.fromkeys(event.missed for event in turn.events)
@@ -436,10 +456,13 @@ class Changes:
 
     # -- reverting -------------------------------------------------------------------------------------------
 
-    async def put_back(self, conversation: str, name: str) -> PutBack:
+    async def put_back(
+        self, conversation: str, name: str, projects: Sequence[Path] = ()
+    ) -> PutBack:
         """Revert every file to the contents before the turn, unless the file changed after the turn.
 
-        Raises `Refused` if the turn is not over, or worked in another folder.
+        `projects` are the folders of the user's projects. Raises `Refused` if the turn is not over, or worked in
+        another folder than these and the folder of the user.
         """
         await self.try_briefly(self.report_orphans(conversation))
         turn = await self._find_turn(conversation, name)
@@ -447,12 +470,12 @@ class Changes:
             raise Refused("This turn is not over yet.", hint="Stop it first.")
         folders = await self._folders(conversation, turn)
         try:
-            is_here = await run_in_own_thread(
-                lambda: all(map(self._is_here, folders)), owner=self._user
+            folder = await run_in_own_thread(
+                lambda: self._find_folder(folders, projects), owner=self._user
             )
         except ToolFailed as error:
             raise Refused(str(error), hint="Try again later.") from error
-        if not is_here:
+        if folder is None:
             raise Refused(
                 "This turn worked in another folder, so it cannot be put back here.",
                 hint="Look at what it changed, and change the files by hand.",
@@ -461,7 +484,7 @@ class Changes:
         done, left = [], {}
         key = self._journal.ids.run()
         async with self.watch(
-            conversation, None, 0, key, list(net), turn.name
+            conversation, None, 0, key, list(net), turn.name, folder
         ) as watch:
             if watch.taken is None:
                 raise Refused(_NOT_SCANNED, hint="Try again later.")
@@ -472,7 +495,7 @@ class Changes:
                 try:
                     abandoned = threading.Event()
                     await run_in_own_thread(
-                        partial(_restore, self.folder, change, data, abandoned),
+                        partial(_restore, folder, change, data, abandoned),
                         abandoned=abandoned,
                         owner=self._user,
                     )
@@ -494,14 +517,27 @@ class Changes:
             turn = await self._find_turn(conversation, turn.events[0].undoes)
         return turn.folders or {""}
 
+    def _find_folder(self, folders: set[str], projects: Sequence[Path]) -> Path | None:
+        """Return the folder of the user or of a project if a turn worked in that folder only. Blocks."""
+        if all(map(self._is_here, folders)):
+            return self.folder
+        for project in projects:
+            if folders == {str(project)} and project.is_dir():
+                return keep_real(project)
+        return None
+
     def _is_here(self, folder: str) -> bool:
-        """Return whether the path leads to the watched folder, or did so before a move of the data folder."""
+        """Return whether the path leads to the folder of the user, or did so before a move of the data folder."""
         if not folder or os.path.realpath(folder) == str(real_folder(self.folder)):
             return bool(folder)
         return self._has_tail(folder) and not Path(folder).exists()
 
     def _has_tail(self, folder: str) -> bool:
         return bool(self._tail) and folder.endswith(self._tail)
+
+    def _is_inside(self, folder: str) -> bool:
+        """Return whether a folder is the folder of the user, or a folder in it."""
+        return bool(self._tail) and f"{self._tail}/" in f"{folder}/"
 
 
 def _release_all(snapshots: Iterable[Taken]) -> None:

@@ -34,7 +34,13 @@ from tenax.tools.files.walk import (
     read,
     with_ignores,
 )
-from tenax.tools.paths import open_folder, parent_of, parts_of
+from tenax.tools.paths import (
+    hidden_prefixes,
+    is_hidden,
+    open_folder,
+    parent_of,
+    parts_of,
+)
 
 __all__ = [
     "BYTES_MAX",
@@ -94,6 +100,8 @@ class About(msgspec.Struct, frozen=True):
     call: str
     also: list[str] = []
     undoes: str = ""
+    folder: str = ""
+    """The folder of the call. Empty: the folder of the user."""
 
 
 class Taken(NamedTuple):
@@ -125,18 +133,7 @@ class Snapshots:
     def __init__(self, folder: Path, storage: Path, hidden: Iterable[Path]) -> None:
         self._folder = folder
         self._storage = storage / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-        real = folder.resolve()
-        prefixes = []
-        for path in hidden:
-            resolved = path.resolve()
-            if not resolved.is_relative_to(real):
-                continue
-            name = str(resolved.relative_to(real))
-            prefixes.append(f"{name}/")
-            # SQLite writes NAME-wal and NAME-shm beside a database.
-            if resolved.is_file():
-                prefixes.append(f"{name}-")
-        self._hidden = tuple(prefix.removeprefix("./") for prefix in prefixes)
+        self._hidden = hidden_prefixes(folder, hidden)
 
     def take(self, about: About, abandoned: threading.Event | None = None) -> Taken:
         """Store and return a snapshot of the folder. The caller releases the snapshot."""
@@ -149,13 +146,19 @@ class Snapshots:
         return Taken(about, before, file, lock)
 
     def claim_orphans(self, user: str, conversation: str | None) -> list[Taken]:
-        """Return the snapshots of calls whose process died. The caller releases the snapshots.
+        """Return the snapshots of calls whose process died, in all folders of `user`. The caller releases them.
 
-        The folder belongs to `user`. In earlier versions other users shared the folder: their snapshots are removed.
+        This folder belongs to `user`. In earlier versions other users shared the folder: their snapshots are removed.
         """
-        found = [self._claim(file) for file in sorted(self._storage.glob("call-*"))]
         kept = []
-        for taken in filter(None, found):
+        for file in sorted(self._storage.parent.glob("*/call-*")):
+            is_here = file.parent == self._storage
+            # A snapshot of another user must stay unlocked, because that user may look for it now.
+            if not is_here and _user_of(file) != user:
+                continue
+            taken = self._claim(file)
+            if taken is None:
+                continue
             if taken.about.user != user:
                 taken.discard()
             elif conversation in {None, taken.about.conversation}:
@@ -167,7 +170,7 @@ class Snapshots:
     def _claim(self, file: Path) -> Taken | None:
         with (
             contextlib.suppress(OSError),
-            _locked(self._storage),
+            _locked(file.parent),
             contextlib.ExitStack() as undo,
         ):
             lock = LockFile.acquire(file, create=False)
@@ -266,6 +269,14 @@ def _locked(storage: Path) -> Iterator[None]:
         yield
 
 
+def _user_of(file: Path) -> str | None:
+    """Return the user of a snapshot in a folder of projects, or `None` for any other snapshot."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        about, _ = _decode_taken(file.read_bytes())
+        return about.user if about.folder else None
+    return None
+
+
 def _last_manifest(storage: Path) -> Manifest:
     """Return the manifest of the last scan, or an empty manifest with a new pack if most of the pack is obsolete.
 
@@ -336,7 +347,7 @@ class _Scan:
                         self._add_file(parent, parts[-1], path)
 
     def _add_file(self, parent: int, name: str, path: str) -> None:
-        if f"{path}/".startswith(self._hidden):
+        if is_hidden(path, self._hidden):
             return
         try:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)

@@ -10,10 +10,12 @@ The docstrings of the tests, read in order, are the specification. `base.py` nam
 """
 
 from tests.contract.engine.appending import AppendContract
+from tests.contract.engine.choosing import ChoiceContract
 from tests.contract.engine.compacting import CompactContract
 from tests.contract.engine.editing import EditContract
 from tests.contract.engine.following import FollowContract
 from tests.contract.engine.leasing import LeaseContract
+from tests.contract.engine.personal import PersonalContract
 from tests.contract.engine.reading import ReadContract
 from tests.contract.engine.refusing import RefuseContract
 from tests.contract.engine.remembering import RememberContract
@@ -36,5 +38,7 @@ class JournalContract(
     RemoveContract,
     RememberContract,
     ShareContract,
+    ChoiceContract,
+    PersonalContract,
 ):
     """The whole contract. Override `journal`, and whatever else of `Engine` the engine does in its own way."""

@@ -22,8 +22,13 @@ from tenax.errors import ConfigError
 __all__ = ["talk"]
 
 
-def talk(settings: SettingsFile, *, conversation: str | None, new: bool) -> int:
-    """Chat until the person leaves: in the given conversation, in a new conversation, or in the last conversation."""
+def talk(
+    settings: SettingsFile, *, conversation: str | None, new: bool, folder: str = ""
+) -> int:
+    """Chat until the person leaves: in the given conversation, in a new conversation, or in the last conversation.
+
+    With `folder`, the chat is a new conversation in the project with the folder.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or is_dumb_terminal():
         raise click.UsageError(
             'The chat needs a terminal. Without one, use: tenax -p "..."'
@@ -33,4 +38,4 @@ def talk(settings: SettingsFile, *, conversation: str | None, new: bool) -> int:
             "No model is set up.",
             hint="Run `tenax setup` to set one up, or `tenax demo` to try Tenax without one.",
         )
-    return in_loop(TerminalChat.talk(settings, conversation, new=new))
+    return in_loop(TerminalChat.talk(settings, conversation, new=new, folder=folder))

@@ -12,14 +12,18 @@ import logging
 import signal
 import uuid
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from tenax.assembly import Runtime
-from tenax.cli.lines import fit
+from tenax.cli.lines import clean, fit
 from tenax.cli.talk.commands import Commands
 from tenax.cli.talk.prompt import Prompt
 from tenax.cli.talk.screen import Screen, aside
-from tenax.config import Config
+from tenax.cli.talk.shell import PersonCommand
+from tenax.config import Config, find_secrets
 from tenax.config.watch import SettingsFile
 from tenax.errors import (
     ConfigError,
@@ -30,13 +34,17 @@ from tenax.errors import (
     StoreUnavailable,
     TenaxError,
 )
-from tenax.events import MessageAssistant, Usage
+from tenax.events import MessageAssistant, MessageUser, Mode, Usage
 from tenax.journal.base import Dedup
 from tenax.journal.journal import TailPosition
+from tenax.models import Model
 from tenax.parts import Part, Text
-from tenax.runtime.runtime import Answer, How
+from tenax.runtime.agents import Setting
+from tenax.runtime.approvals import Answer
+from tenax.runtime.runtime import How
 from tenax.text import to_one_line
 from tenax.tools.ask import choices
+from tenax.tools.redact import Redact
 from tenax.views.transcript import Change, Grow, Put, Row
 
 __all__ = ["TerminalChat"]
@@ -56,10 +64,22 @@ _ANSWERS_EXPLAINED: Final = [
     "y       allow this call once",
     "c       allow such calls in this conversation; c 2 takes the second pattern",
     "always  allow such calls in all conversations (tenax rules lists them)",
-    "n       deny this call",
+    "a       allow all waiting calls once; n a denies them all",
+    "n       deny this call; n and your reason tells the model why",
     "Any other text is a new message, and denies the call.",
 ]
+_COMMANDS_EXPLAINED: Final = (
+    "! and a command runs it in the folder of the conversation, with your shell and outside the sandbox: !git status. "
+    "The command and its output are added to the conversation. To send a message that starts with !, put a space "
+    "before it."
+)
 _SETTINGS_SECONDS: Final = 1.0
+_NOT_USABLE: Final = "the model cannot be used here"
+_MODES_SHOWN: Final[dict[Mode, str]] = {
+    "ask": "",
+    "edits": "edits accepted",
+    "plan": "plan mode",
+}
 _Shown: TypeAlias = tuple[str | None, str] | None
 """The conversation and the row of the question on the screen; `None` without a question."""
 _PATTERNED: Final[dict[str, Answer]] = {"c": "conversation", "always": "always"}
@@ -97,19 +117,31 @@ class TerminalChat:
         self._sending = ""
         self.attached: list[Part] = []
         """The attachments of the next message."""
+        self.editing: tuple[str, int] | None = None
+        """The conversation and the message that the next message replaces."""
+        self._command: PersonCommand | None = None
+        """The running command of the person."""
+        self._redact = Redact(lambda: find_secrets(self.runtime.config))
         self._unsure: dict[str, Dedup] = {}
         """By possibly stored message, the id that makes a second try harmless."""
         self._opened: set[str] = set()
         """The conversations opened here."""
+        self.chosen = Setting("cli")
+        """The choices for the next new conversation."""
         self._title = self._status = ""
         self._held = 0
         self._away = False
 
     @classmethod
     async def talk(
-        cls, settings: SettingsFile, conversation: str | None, *, new: bool
+        cls,
+        settings: SettingsFile,
+        conversation: str | None,
+        *,
+        new: bool,
+        folder: str = "",
     ) -> int:
-        """Chat until the person leaves."""
+        """Chat until the person leaves. With `folder`, start a conversation in the project with the folder."""
         chat = cls(settings.config, settings)
         await chat.runtime.try_sandbox()
         try:
@@ -119,6 +151,10 @@ class TerminalChat:
             raise
         with _log_above(chat):
             async with chat.runtime:
+                if folder:
+                    project = await chat.runtime.projects.of_folder(folder)
+                    chat.chosen = Setting("cli", project=project)
+                    new = True
                 await chat.open(None if new else conversation or await chat._last())
                 await chat._until_left()
         return 0
@@ -143,6 +179,10 @@ class TerminalChat:
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._lines.join()
         unsure = self._sending
+        if self._command is not None:
+            self.tell(
+                "The command was stopped, and its output is not in the conversation."
+            )
         for task in [*self._tasks]:
             task.cancel()
         if self._surprise is not None:
@@ -210,20 +250,33 @@ class TerminalChat:
         if self.name not in {None, name}:
             self.spawn(self.runtime.left(self.name or ""))
         self.name, self.screen = name, Screen(lambda: self.prompt.columns)
+        self.editing = None
         if name is None:
-            self.tell("New conversation.")
+            project, where = self.chosen.project, ""
+            if project is not None:
+                where = f" in the project {to_one_line(project.name)}"
+            self.tell(f"New conversation{where}.")
         else:
             if rows:
                 self.tell(f"{to_one_line(title)} ({name})" if title else name)
             if parent is not None:
                 self.tell(f"This is a sub-agent. /open {parent} goes back.")
-            self._show([Put(row) for row in rows])
-            await self._look_at_questions()
+            changes = [Put(row) for row in rows]
+            await self._look_at_questions(changes)
+            self._show(changes)
             self._following = self.spawn(self._follow(name, position))
             self._opened.add(name)
             # Continue unfinished work in the conversation, unless another process does.
             self.runtime.workers.wake(name, patient=False)
         await self.look()
+        setting = await self.setting()
+        if note := self.runtime.agents.explain_model(setting):
+            self.tell(note)
+        if name is None:
+            model = self._model_of(setting)
+            shown = model.name if model is not None else setting.model
+            folder = _shorten_home(self.runtime.agents.folder_of(setting))
+            self.tell(f"{shown} works in {folder}. ? for help, ! runs a command.")
         self.spawn(self.commands.learn())
 
     async def _follow(self, name: str, position: TailPosition) -> None:
@@ -231,6 +284,9 @@ class TerminalChat:
             try:
                 async for _, changes in self.runtime.follow(name, position):
                     self._away = False
+                    # Changes are shown also while the store is away.
+                    with contextlib.suppress(StoreUnavailable):
+                        await self._look_at_questions(changes)
                     self._show(changes)
                     await self._look_at_questions()
                     if not changes or not all(
@@ -252,27 +308,57 @@ class TerminalChat:
             self.prompt.print(text)
         self.prompt.refresh()
 
-    async def _look_at_questions(self) -> None:
-        """Load the possible answers of every new question."""
+    async def _look_at_questions(self, changes: Iterable[Change] = ()) -> None:
+        """Load the possible answers of every new question, also of the questions that `changes` will show."""
+        new = [change.row for change in changes if isinstance(change, Put)]
+        asks = [row for row in new if row.kind == "tool" and row.state == "asks"]
         if self.name is None or all(
-            row.id in self.screen.questions for row in self.screen.asks
+            row.id in self.screen.questions for row in [*self.screen.asks, *asks]
         ):
             return
         for question in await self.runtime.questions(self.name):
             self.screen.questions[f"{question.message}:{question.call}"] = question
         self.prompt.refresh()
 
+    async def setting(self) -> Setting:
+        """Return the choices for the open conversation, or for the next new conversation."""
+        if self.name is None:
+            return self.chosen
+        return await self.runtime.agents.setting(self.name)
+
+    async def choose(
+        self, *, model: str | None = None, mode: Mode | None = None
+    ) -> None:
+        """Choose the model or the mode of the open conversation, or of the next new conversation."""
+        choices = self.runtime.choices
+        if self.name is not None:
+            await choices.configure(self.name, model=model, mode=mode)
+        else:
+            event = await choices.make_event(model=model, mode=mode)
+            given = {"model": event.model, "mode": event.mode}
+            changes = {
+                name: value for name, value in given.items() if value is not None
+            }
+            self.chosen = msgspec.structs.replace(self.chosen, **changes)
+        await self.look()
+
     async def look(self) -> None:
-        """Update the status line: the title, whether an answer is being written, and the usage."""
+        """Update the status line: the title, whether an answer is being written, the choices, and the usage."""
         name, journal = self.name, self.runtime.journal
-        model = self.runtime.agent.models[0]
-        title, run, parts = "new conversation", None, [model.name]
+        setting = await self.setting()
+        model = self._model_of(setting)
+        shown = model.name if model is not None else _NOT_USABLE
+        title, run, parts = "new conversation", None, [shown]
+        if setting.mode != "ask":
+            parts.insert(0, _MODES_SHOWN[setting.mode])
+        if setting.project is not None:
+            parts.append(to_one_line(setting.project.name))
         if name is not None:
             run = (await journal.head(name)).run
             (entry,) = await self.runtime.list.page([await journal.summary(name)])
             title = to_one_line(entry.title or entry.words or "") or title
             usage, spent = await self._usage(name), await journal.spent(name)
-            room = f" of {model.context:,}" if model.context else ""
+            room = f" of {model.context:,}" if model and model.context else ""
             parts.append(
                 f"context {usage.input + usage.output:,}{room}"
                 if usage
@@ -285,6 +371,13 @@ class TerminalChat:
         self.run, self._title, self._status = run, title, " · ".join(parts)
         self.prompt.refresh()
 
+    def _model_of(self, setting: Setting) -> Model | None:
+        """Return the model of a conversation; `None` for a model that the page chose and that has no key here."""
+        try:
+            return self.runtime.agents.agent_of(setting).models[0]
+        except ConfigError:
+            return None
+
     async def _usage(self, name: str) -> Usage | None:
         """Return the usage of the last answer."""
         for row in reversed(await self.runtime.journal.rows(name, limit=ROWS_SHOWN)):
@@ -295,10 +388,24 @@ class TerminalChat:
 
     def _above(self, lines_max: int) -> list[tuple[str, str]]:
         lines = self.screen.live(lines_max)
+        if self._command is not None:
+            columns = self.prompt.columns - 1
+            command = f"  $ {to_one_line(self._command.command)}"
+            if self._command.unfinished:
+                unfinished = to_one_line(self._command.unfinished)
+                lines.append(("class:waits", fit(unfinished, columns)))
+            running = " … running, Ctrl-C stops it"
+            if self._command.is_stopping:
+                running = " … stopping, Ctrl-C kills it"
+            lines.append(("class:tool", fit(command, columns - len(running)) + running))
         self._shown = self._first_question
         if self._sending:
             lines.append(
                 ("class:waits", f"> {to_one_line(self._sending)[:60]} (not saved yet)")
+            )
+        if self.editing is not None:
+            lines.append(
+                ("class:hint", "Editing: Enter sends a new version, Ctrl-C cancels")
             )
         if self._armed and not self.prompt.text:
             lines.append(("class:hint", "Press Ctrl-C again to leave"))
@@ -344,12 +451,14 @@ class TerminalChat:
         self._lines.put_nowait((line, self._shown_at_begin))
 
     def _interrupt(self) -> None:
-        """Handle Ctrl-C: stop the answer, or clear the input, or leave at the second press."""
-        if self.run is not None and not self._armed:
+        """Handle Ctrl-C: stop the command or the answer, or clear the input, or leave at the second press."""
+        if self._command is not None:
+            self._command.stop()
+        elif self.run is not None and not self._armed:
             self._armed = True
             self.spawn(self.stop())
-        elif self.run is None and self.prompt.text:
-            self._armed = False
+        elif self.run is None and (self.prompt.text or self.editing is not None):
+            self._armed, self.editing = False, None
             self.prompt.clear()
         elif self._armed:
             self.prompt.leave()
@@ -372,10 +481,15 @@ class TerminalChat:
                 await self._report_errors(self._use_settings())
 
     async def _use_settings(self) -> None:
-        before = self.runtime.config.model
+        setting = await self.setting()
+        agents = self.runtime.agents
+        before, default = agents.label_of(setting), self.runtime.config.model
         await self.runtime.configure(self._settings.config)
-        if self.runtime.config.model != before:
-            self.tell(f"Now using {self.runtime.agent.models[0].name}.")
+        if self.runtime.config.model != default:
+            # A default model that cannot be used here is reported, also if the conversation has another model.
+            agents.connect_models()
+        if agents.label_of(setting) != before:
+            self.tell(f"Now using {agents.agent_of(setting).models[0].name}.")
         await self.look()
 
     async def _work(self) -> None:
@@ -389,10 +503,17 @@ class TerminalChat:
     async def _do(self, line: str, shown: _Shown) -> None:
         asks, key = self.screen.asks, line.strip().lower()
         if line.startswith("/"):
+            # The person does something else than to edit the message.
+            self.editing = None
             await self.commands.do(line)
+        elif line.startswith("!"):
+            self.editing = None
+            await self._run_command(line)
+        elif key == "?" and not asks:
+            await self.commands.do("/help")
         elif asks and key == "?" and not choices(asks[0].name, asks[0].arguments):
             self.tell_list(_ANSWERS_EXPLAINED)
-        elif asks and self.name is not None and _answers(asks[0], key):
+        elif asks and self.name is not None and self._answers(asks[0], key):
             if shown == self._first_question:
                 await self._answer_with(asks[0], line)
             else:
@@ -402,13 +523,22 @@ class TerminalChat:
                 )
                 self.prompt.put(line)
         elif (
-            (key in _ANSWERS or key == "c")
+            (key in _ANSWERS or key in {"a", "c"})
             and self.run
             and self.screen.asked_by == self.run
         ):
             self.tell("The question was already answered.")
         else:
             await self.say(line)
+
+    def _answers(self, row: Row, words: str) -> bool:
+        """Return whether the input answers the question of the row. Other input is a message."""
+        key, _, number = words.partition(" ")
+        patterned = key in _PATTERNED and (not number or number.isdecimal())
+        # A "no" takes a reason.
+        plain = words in _ANSWERS or _ANSWERS.get(key) == "no"
+        to_all = words == "a" and len(self.screen.asks_with_first) > 1
+        return bool(choices(row.name, row.arguments)) or patterned or plain or to_all
 
     async def _answer_with(self, row: Row, line: str) -> None:
         key, _, number = line.strip().lower().partition(" ")
@@ -417,19 +547,30 @@ class TerminalChat:
             await self._answer_question(row, "once", numbered.get(line.strip(), line))
         elif key in _PATTERNED:
             await self._allow_pattern(row, _PATTERNED[key], number)
+        elif key == "a" or (_ANSWERS[key] == "no" and number == "a"):
+            await self._answer_all("once" if key == "a" else "no")
         else:
-            await self._answer_question(row, _ANSWERS[key])
+            why = line.strip().partition(" ")[2]
+            await self._answer_question(row, _ANSWERS[key], why=why)
 
-    async def _answer_question(self, row: Row, answer: Answer, words: str = "") -> None:
+    async def _answer_all(self, answer: Literal["once", "no"]) -> None:
+        rows = self.screen.asks_with_first
+        message, _, _ = rows[0].id.partition(":")
+        self.screen.mine.update(row.id for row in rows)
+        await self.runtime.answer_all(self.name or "", int(message), answer)
+
+    async def _answer_question(
+        self, row: Row, answer: Answer, words: str = "", why: str = ""
+    ) -> None:
         message, _, call = row.id.partition(":")
         self.screen.mine.add(row.id)
         try:
             await self.runtime.answer(
-                self.name or "", int(message), call, answer, words=words
+                self.name or "", int(message), call, answer, words=words, why=why
             )
         except TenaxError:
-            if words:
-                self.prompt.put(words)
+            if words or why:
+                self.prompt.put(words or f"n {why}")
             raise
 
     async def _allow_pattern(self, row: Row, answer: Answer, number: str) -> None:
@@ -473,6 +614,69 @@ class TerminalChat:
             self.name or "", found.message, found.call, answer, pattern=pattern
         )
 
+    async def _new(self) -> str:
+        """Create a conversation with the chosen model, mode and project. The project stays for later conversations."""
+        chosen = self.chosen
+        project = chosen.project.id if chosen.project is not None else ""
+        name = await self.runtime.new(
+            source="cli", model=chosen.model, mode=chosen.mode, project=project
+        )
+        self.chosen = Setting("cli", project=chosen.project)
+        return name
+
+    async def _begin(self) -> str:
+        """Return the open conversation. The first message creates the conversation."""
+        if self.name is None:
+            await self.open(await self._new())
+        return self.name or ""
+
+    async def _run_command(self, line: str) -> None:
+        """Start the command after the `!`. The input line stays open while the command runs."""
+        command = line[1:].strip()
+        if not command:
+            self.tell(_COMMANDS_EXPLAINED)
+            return
+        if self._command is not None:
+            self.prompt.put(line)
+            raise InvalidInput("A command is still running.", hint="Ctrl-C stops it.")
+        name = await self._begin()
+        folder = await self.runtime.folder(name)
+        self._command = PersonCommand(command, folder, self._redact, self._show_output)
+        self.tell(f"$ {self._command.command}")
+        self.spawn(self._follow_command(name, self._command))
+
+    async def _follow_command(self, name: str, command: PersonCommand) -> None:
+        """Add the command and its output to the conversation when the command has ended."""
+        try:
+            text = await command.run()
+        finally:
+            self._command = None
+            self.prompt.refresh()
+        # The line is shown when the message is stored, because it comes from the journal.
+        self.screen.watched[text] = (
+            f"  $ {fit(to_one_line(command.command), _TITLE_COLUMNS)} … {command.ending}. "
+            "Added to the conversation; the model reads it with your next message."
+        )
+        once = Dedup("talk", uuid.uuid4().hex)
+        try:
+            await self._add_command(name, text, once)
+        except TenaxError as error:
+            self.tell(
+                f"{command.ending}. The output could not be added to the conversation: {error}"
+            )
+
+    async def _add_command(self, name: str, text: str, once: Dedup) -> None:
+        try:
+            await self.runtime.add_command(name, text, dedup=once)
+        except OutcomeUnknown:
+            # A second try with the same id stores the message once.
+            await self.runtime.add_command(name, text, dedup=once)
+
+    def _show_output(self, lines: str) -> None:
+        if lines:
+            self.prompt.print(clean(lines))
+        self.prompt.refresh()
+
     async def say(
         self, words: str, how: How = "queue", *, parts: Iterable[Part] = ()
     ) -> None:
@@ -486,17 +690,18 @@ class TerminalChat:
         self._sending = words
         self.prompt.refresh()
         try:
-            if self.name is None:
-                await self.open(await self.runtime.new(source="cli"))
-            name = self.name or ""
-            once = self._unsure.setdefault(
-                f"{name} {words}", Dedup("talk", uuid.uuid4().hex)
-            )
+            name = await self._begin()
+            key = f"{name} {self.editing} {words}"
+            once = self._unsure.setdefault(key, Dedup("talk", uuid.uuid4().hex))
             # A newer message denies the open questions.
             self.screen.mine.update(row.id for row in self.screen.asks)
-            await self.runtime.submit(name, [Text(words), *more], how=how, dedup=once)
+            if self.editing is not None:
+                await self._replace(*self.editing, [Text(words), *more], once)
+            else:
+                message = [Text(words), *more]
+                await self.runtime.submit(name, message, how=how, dedup=once)
             self.attached.clear()
-            del self._unsure[f"{name} {words}"]
+            del self._unsure[key]
         except TenaxError:
             self.prompt.put(words if how == "queue" else f"/{how} {words}")
             raise
@@ -504,12 +709,25 @@ class TerminalChat:
             self._sending = ""
             self.prompt.refresh()
 
+    async def _replace(
+        self, name: str, seq: int, parts: list[Part], once: Dedup
+    ) -> None:
+        """Store another version of a message, with the attachments of the message and more."""
+        if self.run is not None:
+            raise InvalidInput("An answer is being written.", hint="/stop stops it.")
+        fact = await self.runtime.journal.fact(name, seq)
+        if fact is not None and isinstance(fact.event, MessageUser):
+            parts[1:1] = [
+                part for part in fact.event.parts if not isinstance(part, Text)
+            ]
+        await self.runtime.replace(name, seq, parts, dedup=once)
+        self.editing = None
 
-def _answers(row: Row, words: str) -> bool:
-    """Return whether the input answers the question of the row. Other input is a message."""
-    key, _, number = words.partition(" ")
-    patterned = key in _PATTERNED and (not number or number.isdecimal())
-    return bool(choices(row.name, row.arguments)) or patterned or words in _ANSWERS
+
+def _shorten_home(folder: Path) -> str:
+    """Return the path of a folder, with ~ for the home folder."""
+    home = Path.home()
+    return f"~/{folder.relative_to(home)}" if home in folder.parents else str(folder)
 
 
 class _Above(logging.Handler):

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tenax.agent.attachments import read_file
-from tenax.cli.lines import EFFECTS, UNTITLED, changed, fit, short_time
+from tenax.cli.lines import EFFECTS, UNTITLED, fit, short_time
 from tenax.cli.rules import lines_of, nth
+from tenax.cli.talk.screen import render_changes
 from tenax.concurrency import run_in_own_thread
 from tenax.errors import InvalidInput
+from tenax.events import MessageUser, Mode
 from tenax.journal.base import Summary
+from tenax.parts import text_of
+from tenax.runtime.runtime import COMMAND
+from tenax.runtime.versions import ShownVersions
 from tenax.text import to_one_line
 from tenax.views.transcript import Key, Row
 
@@ -31,9 +36,14 @@ _HABITS: Final = {
     "compress": "compact",
     "reset": "new",
 }
-_NAMES: Final = ("new", "list", "open", "search", "undo", "retry", "edit", "fork", "compact", "clear", "model", "tools",
+_NAMES: Final = ("new", "list", "open", "search", "undo", "retry", "edit", "versions", "fork", "compact", "clear", "model", "mode", "tools",
                  "rules", "changes", "putback", "attach", "stop", "steer", "queue", "title", "help")  # fmt: skip
 _TITLE_COLUMNS: Final = 60
+_MODES: Final[dict[Mode, str]] = {
+    "ask": "Tenax asks before a call that changes something",
+    "edits": "Changes of files in the folder are accepted; other calls still ask",
+    "plan": "Plan mode: no tool that changes something runs",
+}
 
 
 class Commands:
@@ -81,7 +91,11 @@ class Commands:
                 for conversation, title in self._titles.items()
                 if conversation.startswith(rest)
             )
-        elif name == "model":
+        elif name == "mode":
+            yield from (
+                (mode, about) for mode, about in _MODES.items() if mode.startswith(rest)
+            )
+        elif name in {"model", "retry"}:
             models = self._chat.runtime.config.models
             yield from (
                 (label, models[label].name)
@@ -212,35 +226,91 @@ class Commands:
     async def _take_back(self) -> Row:
         """Remove the last message, and return the row of the message."""
         name = self._at_rest
-        asked = await self._last_message(name)
+        asked = await self._last_message(name, commands=True)
         self._taken_back = (
             name,
             await self._chat.runtime.undo(name, to=int(asked.id) - 1),
         )
         return asked
 
-    async def _last_message(self, name: str) -> Row:
-        """Find the last message of a person, page by page, because an answer may have many rows."""
+    async def _last_message(self, name: str, *, commands: bool = False) -> Row:
+        """Find the last message of a person, page by page, because an answer may have many rows.
+
+        With `commands`, a command that the person ran counts as a message.
+        """
         before: Key | None = None
         while True:
             page = await self._chat.runtime.page(name, before=before)
             for row in reversed([*page.rows, *page.waiting]):
-                if row.kind == "user" and row.author != "system":
+                if row.kind != "user" or row.author == "system":
+                    continue
+                if commands or not await self._is_command(name, row):
                     return row
             if page.next is None:
                 raise InvalidInput("There is no message to remove.")
             before = page.next
 
-    async def _retry(self, _words: str) -> None:
-        """Send the last message again."""
+    async def _is_command(self, name: str, row: Row) -> bool:
+        """Return whether the message is a command that the person ran."""
+        fact = await self._chat.runtime.journal.fact(name, int(row.id))
+        event = fact.event if fact is not None else None
+        return isinstance(event, MessageUser) and COMMAND in event.extra
+
+    async def _retry(self, words: str) -> None:
+        """[MODEL]: send the last message again, as another version, or to another model."""
         name = self._at_rest
         row = await self._last_message(name)
-        await self._chat.runtime.replace(name, int(row.id))
+        await self._chat.runtime.replace(name, int(row.id), model=words or None)
 
     async def _edit(self, _words: str) -> None:
-        """Edit the last message."""
-        row = await self._take_back()
+        """Edit the last message, and send it as another version."""
+        name = self._at_rest
+        row = await self._last_message(name)
+        self._chat.editing = (name, int(row.id))
         self._chat.prompt.put(row.text)
+
+    async def _versions(self, words: str) -> None:
+        """[N]: list the versions of your messages, or show one."""
+        name = self._at_rest if words else self._here
+        messages = await self._chat.runtime.versions(name)
+        seqs = [seq for versions in messages for seq in versions.seqs]
+        if not words:
+            await self._list_versions(name, messages)
+            return
+        numbered = {str(n): seq for n, seq in enumerate(seqs, 1)}
+        if words not in numbered:
+            raise InvalidInput(
+                f"No version has the number {words:.20}.",
+                hint="/versions shows the numbers.",
+            )
+        seq = numbered[words]
+        if any(versions.shown == seq for versions in messages):
+            self._chat.tell(f"Version {words} is shown already.")
+            return
+        await self._chat.runtime.choose_version(name, seq)
+
+    async def _list_versions(self, name: str, messages: list[ShownVersions]) -> None:
+        lines: list[str] = []
+        number = 0
+        for versions in messages:
+            lines.append("An earlier message:" if lines else "Your message:")
+            for seq in versions.seqs:
+                number += 1
+                shown = "  (shown)" if seq == versions.shown else ""
+                text = fit(await self._text_of(name, seq), _TITLE_COLUMNS)
+                lines.append(f"{number:>2}  {text}{shown}")
+        if lines:
+            lines.append("/versions N shows another version and its answers.")
+        self._chat.tell_list(
+            lines or ["No message has versions. /edit and /retry make one."]
+        )
+
+    async def _text_of(self, name: str, seq: int) -> str:
+        """Return the text of a message in one line."""
+        fact = await self._chat.runtime.journal.fact(name, seq)
+        if fact is None or not isinstance(fact.event, MessageUser):
+            return "(erased)"
+        return to_one_line(text_of(fact.event.parts)) or "(no text)"
 
     async def _clear(self, _words: str) -> None:
         """Clear the conversation."""
@@ -278,8 +348,9 @@ class Commands:
         """[FILE]: attach a text file, a picture or a PDF to the next message; without FILE, remove attachments."""
         chat = self._chat
         if words:
+            setting = await chat.setting()
             data = await run_in_own_thread(
-                partial(read_file, Path(words), chat.runtime.config.tools_folder)
+                partial(read_file, Path(words), chat.runtime.agents.folder_of(setting))
             )
             part = await chat.runtime.attachments.put(words, data)
             chat.attached.append(part)
@@ -297,26 +368,58 @@ class Commands:
     # -- settings --------------------------------------------------------------------------------------------
 
     async def _model(self, words: str) -> None:
-        """[NAME]: list the models, or switch to one."""
+        """[NAME [--default]]: list the models, or use one in this conversation, or by default in all of them."""
         chat, models = self._chat, self._chat.runtime.config.models
-        if words not in models:
-            if words:
-                raise InvalidInput(
-                    f"No model is called {words}.",
-                    hint=f"Models: {', '.join(models)}.",
-                )
-            now = chat.runtime.agent.models[0].name
-            marks = {
-                label: "  (in use)" if models[label].name == now else ""
-                for label in models
-            }
+        label, _, option = words.partition(" ")
+        if option.strip() not in {"", "--default"}:
+            raise InvalidInput(
+                f"Unknown option {option.strip()!r}.",
+                hint="Use /model NAME or /model NAME --default.",
+            )
+        if label and label not in models:
+            raise InvalidInput(
+                f"No model is called {label}.", hint=f"Models: {', '.join(models)}."
+            )
+        if not label:
+            await self._list_models()
+        elif option:
+            await chat.runtime.use_model(label)
+            await chat.choose(model="")
+            chat.tell(f"Now using {label}, also in other conversations.")
+        else:
+            await chat.choose(model=label)
+            chat.tell(f"Now using {label}.")
+
+    async def _list_models(self) -> None:
+        chat, config = self._chat, self._chat.runtime.config
+        now = chat.runtime.agents.label_of(await chat.setting())
+        lines = []
+        for label, model in config.models.items():
+            marks = {"in use": label == now, "default": label == config.model}
+            told = ", ".join(mark for mark, on in marks.items() if on)
+            lines.append(f"{label}  {model.name}{f'  ({told})' if told else ''}")
+        chat.tell_list(lines)
+
+    async def _mode(self, words: str) -> None:
+        """[ask|edits|plan]: show the modes, or switch the mode of this conversation."""
+        chat = self._chat
+        if not words:
+            now = (await chat.setting()).mode
             chat.tell_list(
-                [f"{label}  {models[label].name}{marks[label]}" for label in models]
+                [
+                    f"{mode}  {about}{'  (in use)' if mode == now else ''}"
+                    for mode, about in _MODES.items()
+                ]
             )
             return
-        await chat.runtime.use_model(words)
-        await chat.look()
-        chat.tell(f"Now using {words}.")
+        for mode, about in _MODES.items():
+            if mode == words:
+                await chat.choose(mode=mode)
+                chat.tell(f"{about}.")
+                return
+        raise InvalidInput(
+            f"No mode is called {words:.20}.", hint=f"Modes: {', '.join(_MODES)}."
+        )
 
     async def _tools(self, _words: str) -> None:
         """List the tools, and which of them ask first."""
@@ -347,10 +450,12 @@ class Commands:
 
     async def _changes(self, _words: str) -> None:
         """Show the file changes of the last turn."""
-        turns = await self._chat.runtime.changes(self._here)
-        self._chat.tell_list(
-            changed(turns[-1]) if turns else ["No files were changed."]
-        )
+        chat = self._chat
+        turns = await chat.runtime.changes(self._here)
+        if turns:
+            chat.prompt.print(render_changes(turns[-1], columns=chat.prompt.columns))
+        else:
+            chat.tell("No files were changed.")
 
     async def _putback(self, _words: str) -> None:
         """Revert the file changes of the last turn; again to undo that."""
@@ -373,4 +478,7 @@ class Commands:
             for name in _NAMES
         ]
         keys = "Enter sends, Alt-Enter starts a new line. Ctrl-C stops the answer; Ctrl-C again or Ctrl-D leaves."
-        self._chat.tell_list([*(f"{usage:<16} {does}" for usage, does in abouts), keys])
+        shell = "!COMMAND runs a command with your shell in the folder, and adds it to the conversation."
+        self._chat.tell_list(
+            [*(f"{usage:<16} {does}" for usage, does in abouts), shell, keys]
+        )

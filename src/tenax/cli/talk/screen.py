@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -20,16 +20,26 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from tenax.agent.recovery import WORDING
-from tenax.cli.lines import AT_ITS_LONGEST, clean, fit, noted, with_files
+from tenax.cli.lines import (
+    AT_ITS_LONGEST,
+    DIFF_COLOURS,
+    changed,
+    clean,
+    fit,
+    noted,
+    with_files,
+)
 from tenax.parts import leaves
-from tenax.runtime.runtime import Question
+from tenax.runtime.approvals import Question
 from tenax.text import to_one_line
 from tenax.tools.ask import choices
 from tenax.views.transcript import Change, Drop, Grow, Put, Row
+from tenax.workspace.changes import TurnChanges
 
-__all__ = ["Screen", "ansi", "aside"]
+__all__ = ["Screen", "ansi", "aside", "render_changes"]
 
 _TAIL_LINES_MAX: Final = 8
+_DIFF_HEADER_LINES: Final = 2
 _WAITS: Final = {"queued": "queued", "steering": "steering"}
 _ENDS: Final = {"cut": "The answer was cut off here.", "full": AT_ITS_LONGEST}
 _UNDER_WAY: Final = frozenset({"waiting", "asks", "approved", "running"})
@@ -65,6 +75,14 @@ def aside(words: str, *, columns: int) -> str:
     return ansi(Text(clean(words).replace("\n", " "), "dim"), columns=columns)
 
 
+def render_changes(turn: TurnChanges, *, columns: int) -> str:
+    """Render the file changes of a turn as diffs in colour. Without colours if `NO_COLOR` is set."""
+    text = Text()
+    for line in changed(turn):
+        text.append(f"   {line}\n", DIFF_COLOURS.get(line[:1], ""))
+    return ansi(text, columns=columns)
+
+
 class Screen:
     """The printed part of a conversation, and the live part."""
 
@@ -79,6 +97,8 @@ class Screen:
         """The questions answered in the terminal of the chat."""
         self.questions: dict[str, Question] = {}
         """The possible answers of the open questions."""
+        self.watched: dict[str, str] = {}
+        """By message about a command that ran here, the line for the message. The person has seen the output."""
         self.asked_by: str | None = None
         """The run of the last question."""
 
@@ -91,6 +111,13 @@ class Screen:
             if row.kind == "tool" and row.state == "asks"
         ]
 
+    @property
+    def asks_with_first(self) -> list[Row]:
+        """The open approvals for the calls of the same answer as the first one."""
+        rows = [row for row in self.asks if not choices(row.name, row.arguments)]
+        first = rows[0].id.partition(":")[0] if rows else ""
+        return [row for row in rows if row.id.partition(":")[0] == first]
+
     def changed(self, changes: Iterable[Change]) -> str:
         """Apply changes, and return the text to print."""
         out, gone = "", 0
@@ -98,16 +125,12 @@ class Screen:
             match change:
                 case Put(row):
                     out += self._render_row(row)
-                case Grow(name, offset, text):
+                case Grow(name, offset, text, field):
                     have = self._rows.get(name)
-                    if have is not None and offset <= len(have.text) < offset + len(
-                        text
-                    ):
-                        out += self._render_row(
-                            msgspec.structs.replace(
-                                have, text=have.text[:offset] + text
-                            )
-                        )
+                    held = getattr(have, field, "")
+                    if have is not None and offset <= len(held) < offset + len(text):
+                        grown = {field: held[:offset] + text}
+                        out += self._render_row(msgspec.structs.replace(have, **grown))
                 case Drop(name):
                     have = self._rows.pop(name, None)
                     self._said.pop(name, None)
@@ -144,9 +167,7 @@ class Screen:
         """Render a row. The row is printed again with every change of its state."""
         match row.kind:
             case "user":
-                who = f"{to_one_line(row.author)}: " if row.author else ""
-                body = f"{who}{with_files(text, row)}".replace("\n", "\n  ")
-                return ansi(Text(f"> {body}", "bold"), "", columns=self._columns())
+                return ansi(self._message(row, text), "", columns=self._columns())
             case "marker":
                 why = (
                     f" {text}" if first and text and text != WORDING[row.state] else ""
@@ -166,6 +187,16 @@ class Screen:
                 )
             case _:
                 return self._aside(f"{row.kind.capitalize()}:") + self._markdown(text)
+
+    def _message(self, row: Row, text: str) -> Text:
+        """Return a message of the person. A command of the person is one line."""
+        if row.text in self.watched:
+            return Text(self.watched[row.text], "cyan")
+        who = f"{to_one_line(row.author)}: " if row.author else ""
+        body = f"{who}{with_files(text, row)}".replace("\n", "\n  ")
+        message = Text(f"> {body}", "bold")
+        message.append(_version_mark(row), "not bold dim")
+        return message
 
     # -- answers ---------------------------------------------------------------------------------------------
 
@@ -226,10 +257,20 @@ class Screen:
                 *(f"  {n}  {to_one_line(choice)}" for n, choice in enumerate(found, 1)),
             ]
             return ansi(Text("\n".join(lines), "yellow"), "", columns=self._columns())
-        told = f"  {to_one_line(row.name)} needs approval.\n  Target: {to_one_line(row.touches)}\n  Arguments: "
-        return ansi(
-            Text(told + clean(row.arguments), "yellow"), "", columns=self._columns()
+        question = self.questions.get(row.id)
+        badge = (
+            f" ({question.badge})" if question is not None and question.badge else ""
         )
+        told = f"  {to_one_line(row.name)} needs approval{badge}.\n  Target: {to_one_line(row.touches)}"
+        if question is not None and question.diff:
+            return ansi(
+                Text(told, "yellow"),
+                _colour_diff(question.diff),
+                "",
+                columns=self._columns(),
+            )
+        arguments = f"\n  Arguments: {clean(row.arguments)}"
+        return ansi(Text(told + arguments, "yellow"), "", columns=self._columns())
 
     def _settled_elsewhere(self, before: Row | None, row: Row) -> str:
         if (
@@ -264,9 +305,15 @@ class Screen:
         lines: list[tuple[str, str]] = []
         for row in rows:
             if row.kind == "assistant" and row.state == "streaming":
-                lines += [("class:tail", line) for line in self._tail(row, columns)]
+                if row.thought and not row.text:
+                    lines.append(("class:waits", "  Thinking"))
+                    lines += _tail_of("waits", row.thought, columns)
+                unprinted = clean(row.text)[len(self._said.get(row.id, "")) :]
+                lines += _tail_of("tail", unprinted, columns, _TAIL_LINES_MAX, "")
             elif row.kind == "tool" and row.state in _UNDER_WAY - {"asks"}:
                 lines.append(("class:tool", f"  {_summarise_call(row)} … {row.state}"))
+                if row.text:
+                    lines += _tail_of("waits", row.text, columns)
             elif row.kind == "user" and row.state:
                 lines.append(
                     (
@@ -275,21 +322,12 @@ class Screen:
                     )
                 )
         if asks := self.asks:
-            for about in _ways_to_answer(asks[0], self.questions.get(asks[0].id)):
+            question = self.questions.get(asks[0].id)
+            for about in _ways_to_answer(asks[0], question, len(self.asks_with_first)):
                 lines += [
                     ("class:question", piece) for piece in textwrap.wrap(about, columns)
                 ]
         return [(style, fit(line, columns)) for style, line in lines[-lines_max:]]
-
-    def _tail(self, row: Row, columns: int) -> Sequence[str]:
-        text = clean(row.text)[len(self._said.get(row.id, "")) :].expandtabs(4)
-        text = text[-columns * _TAIL_LINES_MAX :]
-        wrapped = [
-            piece
-            for line in text.strip("\n").split("\n")
-            for piece in textwrap.wrap(line, columns) or [""]
-        ]
-        return wrapped[-_TAIL_LINES_MAX:]
 
     def rest(self) -> str:
         """Return notes about queued messages, to print at the end of the chat."""
@@ -297,6 +335,27 @@ class Screen:
             row for row in self._rows.values() if row.kind == "user" and row.state
         ]
         return "".join(self._aside(f"Still queued: {row.text}") for row in waiting)
+
+
+def _tail_of(
+    style: str, text: str, columns: int, lines_max: int = 3, indent: str = "    "
+) -> list[tuple[str, str]]:
+    """Return the last lines of a growing text, wrapped."""
+    text = clean(text).expandtabs(4)[-columns * lines_max :]
+    wrapped = [
+        piece
+        for line in text.strip("\n").split("\n")
+        for piece in textwrap.wrap(line, max(columns - len(indent), 1)) or [""]
+    ]
+    return [(f"class:{style}", indent + line) for line in wrapped[-lines_max:]]
+
+
+def _version_mark(row: Row) -> str:
+    """Return the number of the version and of all versions, as the page shows it; "" for a single version."""
+    versions = [str(seq) for seq in row.versions]
+    if row.id not in versions:
+        return ""
+    return f"  < {versions.index(row.id) + 1}/{len(versions)} >"
 
 
 def _closed(text: str) -> int:
@@ -311,7 +370,19 @@ def _closed(text: str) -> int:
     return sum(len(line) + 1 for line in text.split("\n")[: begins[-1]])
 
 
-def _ways_to_answer(row: Row, question: Question | None) -> list[str]:
+def _colour_diff(diff: str) -> Text:
+    """Return a unified diff with added lines in green and removed lines in red."""
+    text = Text()
+    for n, line in enumerate(clean(diff).split("\n")):
+        style = DIFF_COLOURS.get(line[:1], "")
+        if n < _DIFF_HEADER_LINES:
+            style = "bold"
+        text.append(f"  {line}\n", style)
+    text.rstrip()
+    return text
+
+
+def _ways_to_answer(row: Row, question: Question | None, waiting: int) -> list[str]:
     """Return the possible answers of a question.
 
     The patterns come first, because a small terminal shows only the last lines.
@@ -333,6 +404,8 @@ def _ways_to_answer(row: Row, question: Question | None) -> list[str]:
     ways = ["y once", *keys[: len(here)]]
     if question is not None and question.always:
         ways.append("always")
+    if waiting > 1:
+        ways.append(f"a all {waiting}")
     return [
         *lines,
         f"  Allow {_summarise_call(row)}? {', '.join(ways)}, n deny; then Enter",

@@ -47,7 +47,7 @@ from unnest(cast(:owners as text[]), cast(:ids as text[])) k(owner, id)
 -- name: heads
 select (select schema from store), c.owner, c.id, h.conversation, h.head, h.facts, h.turns, h.due, h.revision, h.epoch,
        h.digest, h.run, h.stretch, h.context_from, h.unanswered, h.messages, h.stretch_messages, h.stretch_from,
-       h.stretch_covers, h.listed_at, h.version
+       h.stretch_covers, h.listed_at, h.version, h.asks, h.failed, h.answered
 from heads h join conversations c on c.num = h.conversation where h.conversation = any(cast(:nums as bigint[])) order by h.conversation for update of h
 
 -- name: digests
@@ -74,19 +74,20 @@ select * from unnest(cast(:place as bigint[]), cast(:code as bigint[]), cast(:at
 
 -- name: put_head_many
 insert into heads (conversation, head, facts, turns, due, revision, epoch, digest, run, stretch, context_from,
-                   unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version)
+                   unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version, asks, failed,
+                   answered)
 select * from unnest(cast(:conversation as bigint[]), cast(:head as bigint[]), cast(:facts as bigint[]),
     cast(:turns as bigint[]), cast(:due as bigint[]), cast(:revision as bigint[]), cast(:epoch as bigint[]),
     cast(:digest as bytea[]), cast(:run as text[]), cast(:stretch as bigint[]), cast(:context_from as bigint[]),
     cast(:unanswered as bigint[]), cast(:messages as bigint[]), cast(:stretch_messages as bigint[]),
     cast(:stretch_from as bigint[]), cast(:stretch_covers as bigint[]), cast(:listed_at as bigint[]),
-    cast(:version as bigint[]))
+    cast(:version as bigint[]), cast(:asks as text[]), cast(:failed as bigint[]), cast(:answered as bigint[]))
 on conflict (conversation) do update set head = excluded.head, facts = excluded.facts, turns = excluded.turns,
     due = excluded.due, revision = excluded.revision, epoch = excluded.epoch, digest = excluded.digest,
     run = excluded.run, stretch = excluded.stretch, context_from = excluded.context_from,
     unanswered = excluded.unanswered, messages = excluded.messages, stretch_messages = excluded.stretch_messages,
     stretch_from = excluded.stretch_from, stretch_covers = excluded.stretch_covers, listed_at = excluded.listed_at,
-    version = excluded.version
+    version = excluded.version, asks = excluded.asks, failed = excluded.failed, answered = excluded.answered
 
 -- name: set_head_seq_many
 update heads set head = k.head from unnest(cast(:head as bigint[]), cast(:conversation as bigint[])) k(head, num)
@@ -117,12 +118,14 @@ order by place limit :limit
 -- size it would plan for a tenth of all conversations), and where it begins is kept from the planner, who guesses wrong.
 -- name: list
 select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num, null,
-       h.revision
+       h.revision, h.asks, h.failed, h.answered, c.model, c.mode, c.project, m.seq,
+       (select reads_since from personal where owner = :owner)
 from (select * from conversations
       where owner = :owner and archived = :archived and source <> 'delegate'
             and (pinned, updated_at, num) < ((select :pinned), (select :updated_at), (select :num))
       order by pinned desc, updated_at desc, num desc limit {limit}) c
      join heads h on h.conversation = c.num
+     left join read_marks m on m.conversation = c.num and m.owner = c.owner
 order by c.pinned desc, c.updated_at desc, c.num desc
 
 -- leases and instances -------------------------------------------------------------------------------------
@@ -181,7 +184,7 @@ join conversations c on c.num = m.place >> 32 where m.owner = :owner
 -- erasing --------------------------------------------------------------------------------------------------
 
 -- name: vacuum
-vacuum events, partials, blob_chunks, conversations, cursors, facts, letters, schedules, search_docs
+vacuum events, partials, blob_chunks, conversations, cursors, facts, letters, preferences, projects, schedules, search_docs
 
 -- rebuilding and proving -----------------------------------------------------------------------------------
 

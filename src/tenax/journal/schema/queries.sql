@@ -54,15 +54,17 @@ insert into partials (place, code, at, append_id, body) values (:place, :code, :
 
 -- name: put_head
 insert into heads (conversation, head, facts, turns, due, revision, epoch, digest, run, stretch, context_from,
-                   unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version)
+                   unanswered, messages, stretch_messages, stretch_from, stretch_covers, listed_at, version, asks, failed,
+                   answered)
 values (:conversation, :head, :facts, :turns, :due, :revision, :epoch, :digest, :run, :stretch, :context_from,
-        :unanswered, :messages, :stretch_messages, :stretch_from, :stretch_covers, :listed_at, :version)
+        :unanswered, :messages, :stretch_messages, :stretch_from, :stretch_covers, :listed_at, :version, :asks, :failed,
+        :answered)
 on conflict (conversation) do update set head = excluded.head, facts = excluded.facts, turns = excluded.turns,
     due = excluded.due, revision = excluded.revision, epoch = excluded.epoch, digest = excluded.digest,
     run = excluded.run, stretch = excluded.stretch, context_from = excluded.context_from,
     unanswered = excluded.unanswered, messages = excluded.messages, stretch_messages = excluded.stretch_messages,
     stretch_from = excluded.stretch_from, stretch_covers = excluded.stretch_covers, listed_at = excluded.listed_at,
-    version = excluded.version
+    version = excluded.version, asks = excluded.asks, failed = excluded.failed, answered = excluded.answered
 
 -- name: set_head_seq
 update heads set head = :head where conversation = :conversation
@@ -93,6 +95,15 @@ update conversations set pinned = :value where num = :num
 
 -- name: set_archived
 update conversations set archived = :value where num = :num
+
+-- name: set_model
+update conversations set model = :value where num = :num
+
+-- name: set_mode
+update conversations set mode = :value where num = :num
+
+-- name: set_project
+update conversations set project = :value where num = :num
 
 -- name: kill_rows
 update events set dead = :by where place > :after and place <= :high and dead = 0
@@ -267,11 +278,13 @@ where p.conversation = :num order by d.num
 
 -- name: list
 select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at, c.pinned, c.archived, h.run, c.num, null,
-       h.revision
+       h.revision, h.asks, h.failed, h.answered, c.model, c.mode, c.project, m.seq,
+       (select reads_since from personal where owner = :owner)
 from (select * from conversations
       where owner = :owner and archived = :archived and source <> 'delegate' and (pinned, updated_at, num) < (:pinned, :updated_at, :num)
       order by pinned desc, updated_at desc, num desc limit :limit) c
      join heads h on h.conversation = c.num
+     left join read_marks m on m.conversation = c.num and m.owner = c.owner
 order by c.pinned desc, c.updated_at desc, c.num desc
 
 -- name: summary
@@ -279,8 +292,15 @@ select c.id, h.stretch, c.title, c.source, h.messages, c.opened_at, c.updated_at
        (select q.id from stretches s join stretches p on p.owner = s.owner and p.name = s.parent
              join conversations q on q.num = p.conversation
         where s.conversation = c.num and s.opened_seq = 1 and c.source = 'delegate'),
-       h.revision
-from conversations c join heads h on h.conversation = c.num where c.num = :num
+       h.revision, h.asks, h.failed, h.answered, c.model, c.mode, c.project, m.seq,
+       (select reads_since from personal p where p.owner = c.owner)
+from conversations c join heads h on h.conversation = c.num
+     left join read_marks m on m.conversation = c.num and m.owner = c.owner
+where c.num = :num
+
+-- name: choice
+select c.source, c.model, c.mode, c.project from conversations c join heads h on h.conversation = c.num
+where c.owner = :owner and c.id = :id
 
 -- name: run
 select started_seq, finished_seq, outcome, late, sealed_seq, attempts from runs where conversation = :num and run = :run
@@ -292,9 +312,9 @@ select 1 from runs where conversation = :num and finished_seq between :first and
 update runs set attempts = attempts + 1 where conversation = :num and run = :run and attempts = :was returning attempts
 
 -- name: spend
-insert into spent (conversation, day, owner, input, output, cost, unpriced)
-values (:num, :day, :owner, :input, :output, :cost, :unpriced)
-on conflict (conversation, day) do update set input = spent.input + excluded.input,
+insert into spent (conversation, day, model, owner, input, output, cost, unpriced)
+values (:num, :day, :model, :owner, :input, :output, :cost, :unpriced)
+on conflict (conversation, day, model) do update set input = spent.input + excluded.input,
     output = spent.output + excluded.output, cost = spent.cost + excluded.cost,
     unpriced = spent.unpriced + excluded.unpriced
 
@@ -308,6 +328,17 @@ from spent where conversation = :num or conversation in (
 -- name: spent_since
 select coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(cost), 0), coalesce(sum(unpriced), 0)
 from spent where owner = :owner and day >= :day
+
+-- The usage of a sub-agent belongs to the conversation of its parent. The usage of a deleted conversation has no id.
+-- name: usage
+select u.day, u.model, coalesce(q.id, c.id, ''), cast(sum(u.input) as bigint), cast(sum(u.output) as bigint),
+       cast(sum(u.cost) as bigint), cast(sum(u.unpriced) as bigint)
+from spent u left join conversations c on c.num = u.conversation
+     left join stretches s on s.conversation = c.num and s.opened_seq = 1 and c.source = 'delegate'
+     left join stretches p on p.owner = s.owner and p.name = s.parent
+     left join conversations q on q.num = p.conversation
+where u.owner = :owner and u.day >= :since and u.day <= :until
+group by u.day, u.model, coalesce(q.id, c.id, '') order by u.day, u.model, 3
 
 -- name: open_runs
 select c.owner, c.id, r.run from runs r join conversations c on c.num = r.conversation
@@ -569,6 +600,53 @@ delete from devices where made_at <= :since
 delete from devices where owner = :owner and id not in
     (select id from devices where owner = :owner order by seen_at desc, id limit :kept)
 
+-- preferences, read marks, projects --------------------------------------------------------------------------
+
+-- It answers, so that it is sent alone: what follows sees what was stored while it waited.
+-- name: change_personal
+insert into personal (owner, revision) values (:owner, 1)
+on conflict (owner) do update set revision = personal.revision + 1 returning revision
+
+-- name: personal
+select revision from personal where owner = :owner
+
+-- name: start_reading
+insert into personal (owner, revision, reads_since) values (:owner, 0, :at)
+on conflict (owner) do update set reads_since = excluded.reads_since where personal.reads_since is null
+
+-- name: preferences
+select name, value from preferences where owner = :owner order by name
+
+-- name: put_preference
+insert into preferences (owner, name, value) values (:owner, :name, :value)
+on conflict (owner, name) do update set value = excluded.value
+
+-- name: drop_preference
+delete from preferences where owner = :owner and name = :name
+
+-- name: read_mark
+select seq from read_marks where conversation = :num and owner = :owner
+
+-- name: put_read_mark
+insert into read_marks (conversation, owner, seq) values (:num, :owner, :seq)
+on conflict (conversation, owner) do update set seq = excluded.seq where read_marks.seq < excluded.seq
+returning seq
+
+-- name: projects
+select id, name, folder, instructions, model, created_at from projects where owner = :owner order by created_at, id
+
+-- name: project
+select id, name, folder, instructions, model, created_at from projects where owner = :owner and id = :id
+
+-- name: put_project
+insert into projects (owner, id, name, folder, instructions, model, created_at)
+values (:owner, :id, :name, :folder, :instructions, :model, :created_at)
+on conflict (owner, id) do update set name = excluded.name, folder = excluded.folder,
+    instructions = excluded.instructions, model = excluded.model
+
+-- name: drop_project
+delete from projects where owner = :owner and id = :id returning id
+
 -- blobs ----------------------------------------------------------------------------------------------------
 
 -- name: blob
@@ -653,6 +731,9 @@ delete from letters where conversation = :num
 -- name: delete_schedules
 delete from schedules where conversation = :num
 
+-- name: delete_read_marks
+delete from read_marks where conversation = :num
+
 -- name: delete_head
 delete from heads where conversation = :num
 
@@ -667,6 +748,9 @@ select place, code, body from partials where place between :low and :high order 
 
 -- name: replaced
 select max(place) from events where place > :low and place <= :high and first = :first and role in (2, 5)
+
+-- name: results_after
+select place, body from events where place > :low and place <= :high and role = 8 order by place
 
 -- name: drop_partial
 delete from partials where place = :place
@@ -699,7 +783,7 @@ and attempts = 0 and first_seen is null
 
 -- name: set_list
 update conversations set source = :source, title = :title, pinned = :pinned, archived = :archived,
-    opened_at = :opened_at, updated_at = :updated_at
+    model = :model, mode = :mode, project = :project, opened_at = :opened_at, updated_at = :updated_at
 where num = :num
 
 -- name: follow_again
@@ -717,8 +801,8 @@ select num, owner, id from conversations where num > :after order by num limit :
 
 -- name: prove_head
 select h.head, h.facts, h.turns, h.due, h.revision, h.epoch, h.digest, h.run, h.stretch, h.context_from, h.unanswered,
-       h.messages, h.stretch_messages, h.stretch_from, h.stretch_covers, h.listed_at, h.version,
-       c.source, c.origin, c.title, c.pinned, c.archived, c.opened_at, c.updated_at
+       h.messages, h.stretch_messages, h.stretch_from, h.stretch_covers, h.listed_at, h.version, h.asks, h.failed,
+       h.answered, c.source, c.origin, c.title, c.pinned, c.archived, c.model, c.mode, c.project, c.opened_at, c.updated_at
 from conversations c left join heads h on h.conversation = c.num where c.num = :num
 
 -- name: last_fact
@@ -779,6 +863,15 @@ select s.owner, s.id, c.id from schedules s join conversations c on c.num = s.co
 where (s.owner, s.id) > (:owner, :id) and (c.owner <> s.owner or s.place >> 32 <> s.conversation)
 order by s.owner, s.id limit :limit
 
+-- name: prove_read_marks
+select m.conversation, m.owner, c.id, c.owner, m.seq, h.head from read_marks m
+join conversations c on c.num = m.conversation join heads h on h.conversation = m.conversation
+where (m.conversation, m.owner) > (:conversation, :owner) and (c.owner <> m.owner or m.seq > h.head or m.seq < 1)
+order by m.conversation, m.owner limit :limit
+
+-- name: prove_preferences
+select owner, name, value from preferences where (owner, name) > (:owner, :name) order by owner, name limit :limit
+
 -- name: prove_devices
 select id from devices where id > :id order by id limit :limit
 
@@ -793,7 +886,8 @@ select what, min(num) from (
     union all select 'cursors', conversation from cursors where conversation > :after and conversation < :before
     union all select 'authors', conversation from authors where conversation > :after and conversation < :before
     union all select 'letters', conversation from letters where conversation > :after and conversation < :before
-    union all select 'schedules', conversation from schedules where conversation > :after and conversation < :before) r
+    union all select 'schedules', conversation from schedules where conversation > :after and conversation < :before
+    union all select 'read_marks', conversation from read_marks where conversation > :after and conversation < :before) r
 where not exists (select 1 from conversations c where c.num = r.num) group by what order by what
 
 -- name: prove_tombstones

@@ -3,7 +3,7 @@
 -- name: heads
 select (select schema from store), c.owner, c.id, h.conversation, h.head, h.facts, h.turns, h.due, h.revision, h.epoch,
        h.digest, h.run, h.stretch, h.context_from, h.unanswered, h.messages, h.stretch_messages, h.stretch_from,
-       h.stretch_covers, h.listed_at, h.version
+       h.stretch_covers, h.listed_at, h.version, h.asks, h.failed, h.answered
 from heads h join conversations c on c.num = h.conversation where h.conversation in (select value from json_each(:nums))
 
 -- name: heads_now
@@ -15,12 +15,13 @@ select e.place, e.digest from json_each(:places) p join events e on e.place = p.
 -- name: head_of
 select (select schema from store), c.owner, c.id, h.conversation, h.head, h.facts, h.turns, h.due, h.revision, h.epoch,
        h.digest, h.run, h.stretch, h.context_from, h.unanswered, h.messages, h.stretch_messages, h.stretch_from,
-       h.stretch_covers, h.listed_at, h.version
+       h.stretch_covers, h.listed_at, h.version, h.asks, h.failed, h.answered
 from heads h join conversations c on c.num = h.conversation where h.conversation = :num
 
 -- name: put_head
 replace into heads values (:conversation, :head, :facts, :turns, :due, :revision, :epoch, :digest, :run, :stretch,
-    :context_from, :unanswered, :messages, :stretch_messages, :stretch_from, :stretch_covers, :listed_at, :version)
+    :context_from, :unanswered, :messages, :stretch_messages, :stretch_from, :stretch_covers, :listed_at, :version,
+    :asks, :failed, :answered)
 
 -- name: wake_readers
 update cursors set behind = 1

@@ -23,6 +23,9 @@ from tenax.events import (
     ContentErased,
     ConversationOpened,
     Event,
+    MessageAssistant,
+    ToolFinished,
+    ToolLate,
     Unknown,
     decode,
 )
@@ -50,9 +53,20 @@ Finding = tuple[int | None, str]
 """A seq or `None`, and a sentence for a person."""
 
 
-_LIST = ("source", "origin", "title", "pinned", "archived", "opened_at", "updated_at")
+_LIST = (
+    "source",
+    "origin",
+    "title",
+    "pinned",
+    "archived",
+    "model",
+    "mode",
+    "project",
+    "opened_at",
+    "updated_at",
+)
 _FOLDED = ("facts", "turns", "due", "revision", "epoch", "digest", "run", "context_from", "unanswered", "messages",
-           "stretch_messages", "stretch_from", "stretch_covers")  # fmt: skip
+           "stretch_messages", "stretch_from", "stretch_covers", "asks", "failed", "answered")  # fmt: skip
 
 
 class _Findings(list[Finding]):
@@ -91,6 +105,7 @@ class Proof:
         """The time of the last fact able to move the conversation in the list."""
         self._opened: tuple[int, ConversationOpened] | None = None
         self._holes: list[tuple[int, int]] = []
+        self._last_answer = 0
         self._append_ids: set[bytes] = set()
         self._mentions: set[tuple[int, str]] = set()
         self._erased: set[int] = set()
@@ -235,6 +250,12 @@ class Proof:
         row = self._derived.rows.get(seq)
         if row is not None and row.first < seq:
             self._explain(row.first)
+        if fact.kind == MessageAssistant.kind:
+            self._last_answer = seq
+        elif fact.kind in {ToolFinished.kind, ToolLate.kind}:
+            # An erased result does not name its message.
+            of = getattr(event, "message", self._last_answer)
+            self._explain(of)
 
     def _check_chain(self, seq: int, fact: FactRow) -> None:
         """Check the digest against the previous fact.
@@ -296,7 +317,7 @@ class Proof:
             self._foldable = False
 
     def _explain(self, first: int) -> None:
-        """Accept the missing seqs after `first`: an answer replaced its partials there."""
+        """Accept the missing seqs after `first`: an answer, or the result of a call, replaced its partials there."""
         while self._holes and self._holes[-1][1] > first:
             start, _ = self._holes.pop()
             if start <= first:

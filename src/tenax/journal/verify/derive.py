@@ -121,6 +121,9 @@ class Derived:
             "title": None,
             "pinned": 0,
             "archived": 0,
+            "model": "",
+            "mode": "ask",
+            "project": "",
         }
         self._kinds: dict[int, str] = {}
         self._standing = Standing()

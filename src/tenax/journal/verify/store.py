@@ -117,10 +117,14 @@ def verify(
     *,
     progress: Callable[[Progress], None] | None = None,
     problems_max: int = PROBLEMS_MAX,
+    user: str | None = None,
 ) -> Report:
-    """Check the whole store, with the data of all users. Report at most `problems_max` problems."""
-    check = _Check(journal.store, progress)
-    found = check.run()
+    """Check the whole store, with the data of all users. Report at most `problems_max` problems.
+
+    With `user`, check only the conversations of the user.
+    """
+    check = _Check(journal.store, progress, user)
+    found = check.run() if user is None else check.run_for_user()
     kept = list(islice(found, problems_max))
     complete = next(found, None) is None
     return Report(
@@ -144,9 +148,13 @@ class _Check:
     """A single check of the store."""
 
     def __init__(
-        self, store: Store, progress: Callable[[Progress], None] | None
+        self,
+        store: Store,
+        progress: Callable[[Progress], None] | None,
+        user: str | None = None,
     ) -> None:
         self._store = store
+        self._user = user
         self._progress = progress
         self._done = 0
         self._of = 0
@@ -160,13 +168,19 @@ class _Check:
     def run(self) -> Iterator[Problem]:
         parts: list[Callable[[], Iterator[Problem]]] = [
             self._engine, self._row_of_store, self._tombstones, self._every_conversation, self._received, self._leases,
-            self._every_blob, self._memory, self._schedules, self._devices,
+            self._every_blob, self._memory, self._schedules, self._read_marks, self._preferences, self._devices,
         ]  # fmt: skip
         for part in parts:
             try:
                 yield from part()
             except UNREADABLE as error:
                 yield _of_store(unreadable(error))
+
+    def run_for_user(self) -> Iterator[Problem]:
+        """Check the conversations of a single user."""
+        for num, owner, name in self._pages("prove_conversations", ("after",), (0,)):
+            if owner == self._user:
+                yield from self._conversation(num, owner, name)
 
     def _step(self, further: int) -> None:
         self._done += further
@@ -371,6 +385,25 @@ class _Check:
                 None,
                 f"Schedule {schedule} is not of this conversation or its user.",
             )
+
+    def _read_marks(self) -> Iterator[Problem]:
+        """Yield the read marks of other users, and marks outside their conversation."""
+        rows = self._pages("prove_read_marks", ("conversation", "owner"), (0, ""))
+        for _, owner, name, user, seq, head in rows:
+            what = f"{owner!r:.60} has read it up to {seq}, and it ends at {head}."
+            if owner != user:
+                what = f"There is a read mark of {owner!r:.60}, who does not have it."
+            yield Problem(user, name, None, what)
+
+    def _preferences(self) -> Iterator[Problem]:
+        """Yield the preferences that are not JSON."""
+        rows = self._pages("prove_preferences", ("owner", "name"), ("", ""))
+        for owner, name, value in rows:
+            try:
+                msgspec.json.decode(value)
+            except msgspec.DecodeError:
+                what = f"The preference {name!r:.60} is not JSON. Set it again."
+                yield Problem(owner, None, None, what)
 
     def _devices(self) -> Iterator[Problem]:
         """Read the rows of all signed-in browsers. The report names the id of a damaged row, for signing out."""

@@ -218,6 +218,7 @@ class Practice:
     name = "practice"
     context: int | None = None
     sees = False
+    parameters: Mapping[str, Any] = {}
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings

@@ -15,7 +15,7 @@ _CHARS_MAX = 500
 _MATCHED_MAX = 1000
 
 
-def diff(shown: str, before: str, after: str) -> str:
+def diff(shown: str, before: str, after: str, lines_max: int = LINES_MAX) -> str:
     """Return the diff of a file, without a final line break, or an empty text if nothing changed.
 
     `shown` is the name of the file.
@@ -28,9 +28,9 @@ def diff(shown: str, before: str, after: str) -> str:
         for group in _BoundedMatcher(old, new).get_grouped_opcodes()
         for line in _hunk(old, new, group)
     ]
-    if len(lines) > LINES_MAX:
-        lines[LINES_MAX:] = [
-            f"[... {len(lines) - LINES_MAX:,} more lines of the diff are not shown ...]"
+    if len(lines) > lines_max:
+        lines[lines_max:] = [
+            f"[... {len(lines) - lines_max:,} more lines of the diff are not shown ...]"
         ]
     return "\n".join([f"--- {shown}", f"+++ {shown}", *lines])
 

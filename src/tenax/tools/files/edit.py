@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import re
-import stat
 import sys
 import threading
 from array import array
@@ -23,12 +22,11 @@ from tenax.config.rules import Rule
 from tenax.errors import ToolFailed
 from tenax.tools.base import Args, Call, Tool
 from tenax.tools.files.diff import diff
-from tenax.tools.files.walk import FILE
 from tenax.tools.paths import (
     explained,
     file_at,
     is_git,
-    kind,
+    open_file,
     open_folder,
     parent_of,
     parts_of,
@@ -42,6 +40,7 @@ READ_BYTES_MAX = 10 * 1024 * 1024
 _SECONDS = 30.0
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OFFSETS_MAX = 100_000
+_PREVIEW_LINES_MAX = 2000
 _NOT_SHOWN = "The change is not shown: a rule forbids to read this file."
 
 _PathArg = Annotated[
@@ -90,6 +89,7 @@ class ReadFile(Tool[ReadFileArgs]):
     args = ReadFileArgs
     seconds = _SECONDS
     asks = False
+    only_reads = True
 
     def touches(self, args: ReadFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         return "/".join(_named(args.path))
@@ -103,6 +103,7 @@ class _Changes(Tool[A]):
 
     seconds = _SECONDS
     asks = True
+    edits = True
     paths = True
     open_words = "any content"
 
@@ -115,12 +116,34 @@ class _Changes(Tool[A]):
     ) -> str:
         """Change the file, and return the text for the model. Blocks."""
 
-    async def run(self, args: A, call: Call) -> str:
-        shown = "/".join(_named(args.path))
-        readable = not any(
+    @abc.abstractmethod
+    def _changed_text(self, args: A, folder: Path) -> tuple[str, str]:
+        """Return the text of the file before and after the change. Changes nothing. Blocks."""
+
+    def badge(self, args: A) -> str:  # noqa: ARG002  (the contract's signature)
+        return "changes a file"
+
+    async def preview(self, args: A, call: Call) -> str:
+        shown = "/".join(_writable(args.path))
+        if not self._readable(shown):
+            return ""
+
+        def compare() -> str:
+            with explained(shown):
+                before, after = self._changed_text(args, call.folder)
+            return diff(shown, before, after, _PREVIEW_LINES_MAX)
+
+        return await run_in_own_thread(compare)
+
+    def _readable(self, shown: str) -> bool:
+        return not any(
             rule.verdict == "deny" and rule.matches("read_file", shown)
             for rule in self._rules()
         )
+
+    async def run(self, args: A, call: Call) -> str:
+        shown = "/".join(_named(args.path))
+        readable = self._readable(shown)
         abandoned = threading.Event()
         change = functools.partial(
             self._change, args, call.folder, abandoned, readable=readable
@@ -139,6 +162,18 @@ class WriteFile(_Changes[WriteFileArgs]):
 
     def touches(self, args: WriteFileArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         return "/".join(_writable(args.path))
+
+    def _changed_text(self, args: WriteFileArgs, folder: Path) -> tuple[str, str]:
+        parts = _writable(args.path)
+        shown = "/".join(parts)
+        try:
+            with parent_of(folder, parts, make=False) as parent:
+                before = _read_content(parts[-1], parent, shown).text
+        except FileNotFoundError:
+            before = ""
+        if before is None:
+            raise ToolFailed(f"{shown} is not UTF-8 text.")
+        return before, args.content
 
     def _change(
         self,
@@ -193,6 +228,13 @@ class EditFile(_Changes[EditFileArgs]):
             raise ToolFailed("The new text is the old one, so nothing would change.")
         return "/".join(_writable(args.path))
 
+    def _changed_text(self, args: EditFileArgs, folder: Path) -> tuple[str, str]:
+        parts = _writable(args.path)
+        shown = "/".join(parts)
+        with parent_of(folder, parts, make=False) as parent:
+            before = _editable(_read_content(parts[-1], parent, shown), shown)
+        return before, _replace_text(args, shown, before)
+
     def _change(
         self,
         args: EditFileArgs,
@@ -205,16 +247,13 @@ class EditFile(_Changes[EditFileArgs]):
         shown = "/".join(parts)
         with explained(shown), parent_of(folder, parts, make=False) as parent:
             content = _read_content(parts[-1], parent, shown)
-            if content.text is None:
-                raise ToolFailed(
-                    f"{shown} is not UTF-8 text of at most {READ_BYTES_MAX:,} bytes: it is not edited."
-                )
+            before = _editable(content, shown)
             _refuse_protected(folder.resolve(), shown)
-            text = _replace_text(args, shown, content.text)
+            text = _replace_text(args, shown, before)
             replace(parts[-1], parent, shown, text.encode(), abandoned, content.found)
         if not readable:
             return f"{shown} was edited. {_NOT_SHOWN}"
-        return diff(shown, content.text, text)
+        return diff(shown, before, text)
 
 
 class _Content(NamedTuple):
@@ -223,6 +262,15 @@ class _Content(NamedTuple):
     data: bytes
     text: str | None
     found: os.stat_result
+
+
+def _editable(content: _Content, shown: str) -> str:
+    """Return the text of a file. Raises `ToolFailed` for a long or binary file."""
+    if content.text is None:
+        raise ToolFailed(
+            f"{shown} is not UTF-8 text of at most {READ_BYTES_MAX:,} bytes: it is not edited."
+        )
+    return content.text
 
 
 def _named(path: str) -> list[str]:
@@ -261,12 +309,7 @@ def _read_file(args: ReadFileArgs, folder: Path) -> str:
 
 
 def _read_content(name: str, parent: int, shown: str) -> _Content:
-    file_at(name, parent, shown)
-    descriptor = os.open(name, FILE, dir_fd=parent)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise ToolFailed(f"{shown} is {kind(found)}.")
+    descriptor, found = open_file(name, parent, shown)
     with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor, not a path)
         data = file.read(READ_BYTES_MAX + 1)
     text = None

@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -23,13 +24,14 @@ from tenax.tools.base import Args, Call, Tool
 from tenax.tools.files import walk
 from tenax.tools.paths import parts_of, real_folder
 
-__all__ = ["FindFiles", "SearchFiles"]
+__all__ = ["FindFiles", "SearchFiles", "find_names"]
 
 _START_SECONDS = 5.0
 _PROCESSES_MAX = 4
 _CHARS_MAX = 1000
 _GLOBS_MAX = 64
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_SPECIAL = re.compile(r"([\\*?\[\]])")
 
 _InArg = Annotated[
     str,
@@ -69,6 +71,7 @@ class _Finding(Tool[A]):
 
     effect = "pure"
     asks = False
+    only_reads = True
 
     def __init__(
         self,
@@ -170,8 +173,50 @@ def _normalise(glob: str) -> str:
     return "/".join(parts)
 
 
+async def find_names(
+    folder: Path, words: str, *, limit: int, seconds: float
+) -> list[str]:
+    """Return the paths of files whose path contains the words, in any case. Ignored files are left out.
+
+    A search that takes too long returns what it has found so far.
+    """
+    parts = [part for part in words.split("/") if part not in {"", "."}]
+    # A slash at the end asks for the files in a folder.
+    inside = words.endswith("/") and parts
+    glob = "/".join(_SPECIAL.sub(r"\\\1", part) for part in parts)
+    request = {
+        "folder": str(real_folder(folder)),
+        "parts": [],
+        "globs": [f"**/*{glob}/**" if inside else f"**/*{glob}*"],
+        "lines": None,
+        "denied": [],
+        "seconds": seconds,
+        "names": limit,
+    }
+    status, text, _ = await _run_search(request)
+    if status == walk.REFUSED:
+        raise ToolFailed(text.strip())
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
 async def _seek(request: dict[str, Any]) -> str:
-    """Search in a child process. The child ends at the timeout, and is killed if the caller is cancelled."""
+    """Search, and return the result for the model."""
+    status, text, errors = await _run_search(request)
+    if status == -signal.SIGALRM:
+        whole = text[: text.rfind("\n") + 1]
+        return f"{whole}[Stopped after {request['seconds']:g} seconds: this is not all of it. Look in a smaller folder.]"
+    if status == walk.REFUSED:
+        raise ToolFailed(text.strip())
+    if status:
+        raise RuntimeError(f"The search ended with {status}: {errors[-2000:]}")
+    return text.removesuffix("\n")
+
+
+async def _run_search(request: dict[str, Any]) -> tuple[int, str, str]:
+    """Search in a child process, and return the exit code and the output.
+
+    The child ends at the timeout, and is killed if the caller is cancelled.
+    """
     process = await asyncio.create_subprocess_exec(
         *python_file(walk.__file__),
         stdin=asyncio.subprocess.PIPE,
@@ -187,14 +232,9 @@ async def _seek(request: dict[str, Any]) -> str:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    text = out.decode(errors="replace")
-    if process.returncode == -signal.SIGALRM:
-        whole = text[: text.rfind("\n") + 1]
-        return f"{whole}[Stopped after {request['seconds']:g} seconds: this is not all of it. Look in a smaller folder.]"
-    if process.returncode == walk.REFUSED:
-        raise ToolFailed(text.strip())
-    if process.returncode:
-        raise RuntimeError(
-            f"The search ended with {process.returncode}: {err.decode(errors='replace')[-2000:]}"
-        )
-    return text.removesuffix("\n")
+    assert process.returncode is not None
+    return (
+        process.returncode,
+        out.decode(errors="replace"),
+        err.decode(errors="replace"),
+    )

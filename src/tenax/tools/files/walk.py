@@ -371,6 +371,28 @@ class Search(Walk):
         say(line)
 
 
+class Names(Search):
+    """A search for the paths of files. Paths with hidden characters are omitted, and no note is printed."""
+
+    def __init__(self, glob: re.Pattern[str], limit: int) -> None:
+        super().__init__(glob, None)
+        self._limit = limit
+
+    def run(self, root: str, parts: list[str]) -> None:
+        """Search below a folder of the root."""
+        with contextlib.suppress(FileNotFoundError, Enough):
+            self._below(open_folder(root), parts)
+
+    def _say(self, line: str) -> None:
+        # `shown` puts a path with hidden characters in quotes.
+        if line.startswith('"'):
+            return
+        if self._found == self._limit:
+            raise Enough
+        self._found += 1
+        say(line)
+
+
 def read(name: str, parent: int) -> bytes:
     """Read a file up to one byte over the limit. Return no bytes if it is not a regular file."""
     descriptor = os.open(name, FILE, dir_fd=parent)
@@ -478,7 +500,13 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
     try:
         lines = None if request["lines"] is None else re.compile(request["lines"])
-        glob = re.compile("|".join(glob_to_regex(glob) for glob in request["globs"]))
+        flags = re.IGNORECASE if "names" in request else 0
+        glob = re.compile(
+            "|".join(glob_to_regex(glob) for glob in request["globs"]), flags
+        )
+        if "names" in request:
+            Names(glob, request["names"]).run(request["folder"], request["parts"])
+            return
         denied = (
             re.compile("|".join(map(fnmatch.translate, request["denied"])))
             if request["denied"]

@@ -119,6 +119,9 @@ class McpTool(Tool[Any]):
             else "once"
         )
 
+    def badge(self, args: Any) -> str:  # noqa: ANN401, ARG002  (the contract's signature)
+        return "MCP server, outside the sandbox"
+
     def touches(self, args: Any, call: Call) -> str:  # noqa: ANN401, ARG002  (the contract's signature)
         # Return the complete arguments, because a rule may forbid any part of them.
         said = msgspec.json.encode(args, order="sorted").decode()

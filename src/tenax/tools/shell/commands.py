@@ -43,7 +43,7 @@ from tenax.tools.shell.sandbox import (
     start_bare,
 )
 
-__all__ = ["Background", "Finished", "Shell"]
+__all__ = ["Background", "Finished", "Output", "Shell"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ _LAST_SECONDS = 0.5
 """The wait for unsent messages when Tenax stops. It is short, because the next start sends the remaining messages."""
 _COMMAND_BYTES_MAX = 100_000
 _HEAD_CHARS, _TAIL_CHARS = 18_000, 9_000
+_LIVE_HEAD_CHARS, _LIVE_TAIL_CHARS = 8_000, 2_000
+"""The length of the output that a person sees while a command runs."""
 _EDGE_BYTES = 65_536
 _READ_BYTES = 24_000
 _FLOOD_BYTES = 16 * 1024 * 1024
@@ -107,10 +109,15 @@ class Finished(msgspec.Struct, frozen=True):
     lost: bool = False
 
 
-class _Output:
+class Output:
     """The beginning and the end of a program's output. The middle is read and dropped."""
 
-    def __init__(self, redact: Redact, head_bytes: int, tail_bytes: int) -> None:
+    def __init__(
+        self,
+        redact: Redact,
+        head_bytes: int = _EDGE_BYTES,
+        tail_bytes: int = _EDGE_BYTES,
+    ) -> None:
         self._redact, self._head_bytes, self._tail_bytes = (
             redact,
             head_bytes,
@@ -120,15 +127,18 @@ class _Output:
 
     async def take(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(1 << 18):
-            self._total += len(data)
-            room = self._head_bytes - len(self._head)
-            self._head += data[:room]
-            self._tail += data[room:] if room else data
-            if len(self._tail) > 2 * self._tail_bytes:
-                del self._tail[: -self._tail_bytes]
+            self.add(data)
             if self._total > _FLOOD_BYTES:
                 # An endless stream must not block the event loop.
                 await asyncio.sleep(0.002)
+
+    def add(self, data: bytes) -> None:
+        self._total += len(data)
+        room = self._head_bytes - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:] if room else data
+        if len(self._tail) > 2 * self._tail_bytes:
+            del self._tail[: -self._tail_bytes]
 
     def text(self) -> str:
         """Return the beginning and the end of the output, for the model."""
@@ -136,15 +146,33 @@ class _Output:
         if _is_binary(kept):
             return _not_shown(self._total)
         if len(kept) == self._total:
-            text = self._clean(kept)
+            text = self.clean(kept)
             if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
                 return text
             head, tail = text[:_HEAD_CHARS], text[-_TAIL_CHARS:]
         else:
-            head = self._clean(bytes(self._head))[: -self._margin][:_HEAD_CHARS]
-            tail = self._clean(bytes(self._tail))[self._margin :][-_TAIL_CHARS:]
+            head = self.clean(bytes(self._head))[: -self._margin][:_HEAD_CHARS]
+            tail = self.clean(bytes(self._tail))[self._margin :][-_TAIL_CHARS:]
         missing = self._total - len(head.encode()) - len(tail.encode())
         return f"{head}\n[... about {missing:,} bytes are not shown ...]\n{tail}"
+
+    def so_far(self) -> str:
+        """Return the beginning and the end of the output so far, for a person who watches the command.
+
+        The end is held back if it may be half of a character, an escape sequence or a secret.
+        """
+        kept = bytes(self._head + self._tail)
+        kept = kept[: self.whole(kept)]
+        if len(self._head) + len(self._tail) == self._total:
+            text = self.clean(kept)
+            if len(text) <= _LIVE_HEAD_CHARS + _LIVE_TAIL_CHARS or _is_binary(kept):
+                return text
+            head, tail = text[:_LIVE_HEAD_CHARS], text[-_LIVE_TAIL_CHARS:]
+        else:
+            head = self.clean(bytes(self._head))[: -self._margin][:_LIVE_HEAD_CHARS]
+            end = self.clean(kept[len(self._head) :])
+            tail = end[self._margin :][-_LIVE_TAIL_CHARS:]
+        return f"{head}\n[... the end of the output so far: ...]\n{tail}"
 
     def new(self, *, ended: bool) -> str:
         """Return the next page of the output written since the last call."""
@@ -154,9 +182,9 @@ class _Output:
         rest = bytes(self._tail[self._read + lost - first :])
         data = rest[:_READ_BYTES]
         if not ended or len(rest) > len(data):
-            data = data[: self._whole(data)]
+            data = data[: self.whole(data)]
         self._read += lost + len(data)
-        text = self._clean(data).rstrip() or "(no new output)"
+        text = self.clean(data).rstrip() or "(no new output)"
         if lost:
             text = f"[{lost:,} bytes before this were not kept]\n{text}"
         if len(rest) > _READ_BYTES:
@@ -168,7 +196,7 @@ class _Output:
         """The longest part of a secret or an escape sequence left by a cut."""
         return max(64, self._redact.longest)
 
-    def _whole(self, data: bytes) -> int:
+    def whole(self, data: bytes) -> int:
         """Return how many bytes can be shown now, without half a character, escape sequence or secret at the end."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(data)
@@ -180,7 +208,8 @@ class _Output:
         )
         return len(data) - max(held)
 
-    def _clean(self, data: bytes) -> str:
+    def clean(self, data: bytes) -> str:
+        """Return output as text, without control characters and secrets."""
         if _is_binary(data):
             return _not_shown(len(data))
         lines = _ESCAPES.sub("", data.decode(errors="replace")).split("\n")
@@ -225,6 +254,11 @@ class _Runs(Tool[Any]):
             return f"WITHOUT A SANDBOX: {args.command}"
         return f"{'with network' if args.network else 'in the sandbox'}: {args.command}"
 
+    def badge(self, args: StartArgs) -> str:
+        if self._bare:
+            return "no sandbox: all files and the network"
+        return f"sandbox, {'network' if args.network else 'no network'}"
+
     async def _start_command(self, args: StartArgs, call: Call) -> Running:
         if self._bare:
             return await start_bare(args.command, call.folder)
@@ -249,7 +283,8 @@ class Shell(_Runs):
 
     async def run(self, args: ShellArgs, call: Call) -> str:
         running = await self._start_command(args, call)
-        output = _Output(self._redact, _EDGE_BYTES, _EDGE_BYTES)
+        output = Output(self._redact)
+        call.live.read = output.so_far
         try:
             ending = await _followed(running, output, args.seconds)
         except asyncio.CancelledError:
@@ -270,7 +305,7 @@ class _Process:
     shown: str
     running: Running
     trace: LockFile
-    output: _Output
+    output: Output
     ending: Ending | None = None
     stopped: bool = False
     task: asyncio.Task[None] | None = None
@@ -335,7 +370,7 @@ class Background:
         except BaseException:
             self._forget(trace)
             raise
-        output = _Output(self.redact, 0, KEPT_BYTES)
+        output = Output(self.redact, 0, KEPT_BYTES)
         process = _Process(told, shown, running, trace, output)
         self._processes[name] = process
         process.task = asyncio.create_task(
@@ -491,6 +526,7 @@ class ShellRead(Tool[ProcessArgs]):
     seconds = 15.0
     delegated = False
     asks = False
+    only_reads = True
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -506,13 +542,14 @@ class ShellStop(ShellRead):
     name = "shell_stop"
     description = "End a background process and all that it started."
     effect = "idempotent"
+    only_reads = False
 
     async def run(self, args: ProcessArgs, call: Call) -> str:
         return await self._background.stop(args.id, call)
 
 
 async def _followed(
-    running: Running, output: _Output, seconds: float | None = None
+    running: Running, output: Output, seconds: float | None = None
 ) -> Ending:
     """Read the output of a command until the command ends, and return the ending."""
     taking = asyncio.create_task(output.take(running.output))

@@ -45,6 +45,7 @@ __all__ = [
     "Sandbox",
     "find_bubblewrap",
     "memory_max",
+    "spawn",
     "start_bare",
 ]
 
@@ -441,7 +442,7 @@ class Sandbox:
                     wrap += _arguments(
                         given, protection.folder, self._hidden, network=network
                     )
-                    process, output, shown = await _spawn(
+                    process, output, shown = await spawn(
                         [*wrap, *limits, *_shell(command)],
                         {**_PLAIN, "HOME": _HOME},
                         Path("/"),
@@ -528,7 +529,7 @@ async def start_bare(command: str, folder: Path) -> Running:
     env = {**_PLAIN, "HOME": str(Path.home())}
     try:
         await run_in_own_thread(lambda: os.close(open_folder(folder, make=True)))
-        process, output, shown = await _spawn(
+        process, output, shown = await spawn(
             ["/bin/sh", "-c", _BARE, "sh", *_shell(command)],
             env,
             real_folder(folder),
@@ -585,7 +586,7 @@ def _go(process: asyncio.subprocess.Process, *, keep_open: bool = False) -> None
         process.stdin.close()
 
 
-async def _spawn(
+async def spawn(
     command: list[str],
     env: dict[str, str],
     folder: Path,
@@ -593,7 +594,11 @@ async def _spawn(
     *,
     own_group: bool = False,
 ) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.ReadTransport]:
-    """Start a process from the thread of the event loop: `--die-with-parent` ends the process with that thread."""
+    """Start a process from the thread of the event loop: `--die-with-parent` ends the process with that thread.
+
+    The pipe of the output does not belong to the process object, so waiting for the process does not wait for other
+    holders of the pipe.
+    """
     read, write = os.pipe()
     output, transport = await _reader(read)
     _keep_to_ourselves()

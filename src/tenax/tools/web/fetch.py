@@ -197,6 +197,9 @@ class FetchPage(Tool[FetchPageArgs]):
         self._resolve = resolve
         self._dial = dial
 
+    def badge(self, args: FetchPageArgs) -> str:  # noqa: ARG002  (the contract's signature)
+        return "network"
+
     def touches(self, args: FetchPageArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         """Return the ASCII form of the host, without lookalike letters, and the port unless it is the default."""
         return _host_and_port(_address(args.url))
@@ -459,9 +462,13 @@ class SearchWeb(Tool[SearchWebArgs]):
     args = SearchWebArgs
     seconds = 20.0
     asks = False
+    only_reads = True
 
     def __init__(self, backend: Searxng | Brave | Tavily) -> None:
         self._backend = backend
+
+    def badge(self, args: SearchWebArgs) -> str:  # noqa: ARG002  (the contract's signature)
+        return "network"
 
     def touches(self, args: SearchWebArgs, call: Call) -> str:  # noqa: ARG002  (the contract's signature)
         return f"{self._where}: {args.query}"
