@@ -141,6 +141,29 @@ def test_what_is_written_while_a_new_conversation_waits_for_the_network_stays_in
     expect(chips).to_have_count(0)
 
 
+def test_the_first_message_opens_its_conversation_also_if_another_tab_sends_it(
+    serve: Serve, window: Window
+) -> None:
+    """The tabs share the unsent messages. The tab that sends the message stays where it is."""
+    window.expects(CUT)
+    served = serve("Yes.")
+    tab = window.enter(served)
+    other = window.tab(served.url)
+    expect(other.box).to_be_visible()
+    tab.page.route(
+        "**/api/conversations",
+        lambda route: (
+            route.abort() if route.request.method == "POST" else route.continue_()
+        ),
+    )
+    with tab.page.expect_event("requestfailed"):
+        tab.say("Hello")
+    other.page.evaluate("dispatchEvent(new Event('online'))")
+    tab.answered("Yes.")
+    assert tab.texts("user") == ["Hello"]
+    assert not other.page.url.startswith(f"{served.url}/c/")
+
+
 def test_half_a_message_that_the_browser_has_no_room_for_is_there_while_the_page_is(
     serve: Serve, window: Window
 ) -> None:

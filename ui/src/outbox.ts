@@ -16,6 +16,7 @@ const WAIT_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 export interface Outgoing {
   key: string;
   user?: string; // The author. A message from an older version belongs to the user who is signed in when it is first read.
+  tab?: string; // The tab in which it was written. Whichever tab sends it, only this tab opens a conversation that is created for it.
   written: number; // Milliseconds of this browser's clock; defines the order of sending.
   conversation: string | null; // null: a new conversation has to be created first.
   leaving: string | null;
@@ -27,6 +28,19 @@ export interface Outgoing {
   tries: number;
   refused?: string; // the reason of a final refusal
   seq?: number; // the number of the message, after the server accepted it
+}
+
+/** The name of this tab, also after a reload. */
+const tab = nameTab();
+
+function nameTab(): string {
+  try {
+    const name = sessionStorage.getItem("tenax.tab") ?? newKey();
+    sessionStorage.setItem("tenax.tab", name);
+    return name;
+  } catch {
+    return newKey(); // sessionStorage is forbidden
+  }
 }
 
 const isMine = (message: Outgoing): boolean => (message.user ?? "") === me();
@@ -78,7 +92,7 @@ export function discard(key: string): void {
   remember(STORED + key, "");
 }
 
-interface OutboxEvents { /** A conversation was created for a message. */ opened(listed: Listed, key: string): void; denied(): void }
+interface OutboxEvents { /** A conversation was created for a message of this tab. */ opened(conversation: string, listed?: Listed): void; denied(): void }
 let events: OutboxEvents = { opened: () => undefined, denied: () => undefined };
 let timer: ReturnType<typeof setTimeout> | undefined;
 let busy = false;
@@ -86,14 +100,20 @@ let busy = false;
 export function startOutbox(heard: OutboxEvents): void {
   events = heard;
   refresh(); // another user may have signed in
-  window.addEventListener("storage", (event) => { if (event.key === null || event.key.startsWith(STORED)) refresh(); });
+  window.addEventListener("storage", (event) => {
+    if (event.key !== null && !event.key.startsWith(STORED)) return;
+    refresh();
+    const [before, now] = [event.oldValue, event.newValue].map((value) => (value ? (JSON.parse(value) as Outgoing) : undefined));
+    // Another tab created the conversation for a message of this tab.
+    if (before?.conversation === null && now?.tab === tab && now.conversation !== null) events.opened(now.conversation);
+  });
   window.addEventListener("online", () => void pump(true));
   void pump();
 }
 
 export function submit(message: Omit<Outgoing, "key" | "user" | "written" | "tries">): boolean {
   const written = Math.max(Date.now(), (outbox.value.at(-1)?.written ?? 0) + 1);
-  const kept = keep({ ...message, key: newKey(), user: me(), written, tries: 0 });
+  const kept = keep({ ...message, key: newKey(), user: me(), tab, written, tries: 0 });
   void pump();
   return kept;
 }
@@ -152,7 +172,7 @@ async function send(message: Outgoing): Promise<boolean> {
       conversation = listed.id;
       const id = conversation; // other messages without a conversation belong to the same new one
       outbox.value.filter((other) => other.conversation === null).forEach((other) => keep({ ...other, conversation: id }));
-      events.opened(listed, message.key);
+      if ((message.tab ?? tab) === tab) events.opened(id, listed);
     }
     const path = conversationPath(conversation, "/messages");
     const attachments = (message.attachments ?? []).map(({ blob, name }) => ({ blob, name }));

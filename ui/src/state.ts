@@ -549,11 +549,11 @@ export function start(): void {
     if (arrived.length > 0) queueMicrotask(() => arrived.forEach((message) => discard(message.key)));
   });
   startOutbox({
-    opened: (one) => {
-      putListed(one);
+    opened: (id, entry) => {
+      if (entry !== undefined) putListed(entry);
       if (route.value.screen !== "conversation" || route.value.conversation !== null) return;
-      carry(one.id);
-      go(pathOf(one.id), "replace");
+      carry(id);
+      go(pathOf(id), "replace");
     },
     denied: () => void loadSetup(),
   });
