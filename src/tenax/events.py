@@ -289,6 +289,16 @@ class MessageUser(Event, frozen=True):
     extra: dict[str, Any] = {}
 
 
+class MessageWithdrawn(Event, frozen=True):
+    """Withdraw the message at seq `of`, which waits for a run. No run takes the message.
+
+    The message leaves the transcript for good: no `conversation.restored` brings it back.
+    """
+
+    kind: ClassVar[str] = "message.withdrawn"
+    of: int
+
+
 CUT_SHORT = frozenset({"length", "max_tokens"})
 """The values of `finish` for an answer cut off at the length limit of the model."""
 

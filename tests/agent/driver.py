@@ -28,6 +28,7 @@ from tenax.events import (
     MessageSystem,
     MessageTool,
     MessageUser,
+    MessageWithdrawn,
     ModelFailed,
     ModelRequested,
     ReplyDelta,
@@ -92,6 +93,11 @@ class Driver:
     def ask(self) -> None:
         how = self.chance.choice(["queue", "steer", "queue"])
         self.append(MessageUser([Text(self.say())], ask=True, how=how))  # type: ignore[arg-type]
+
+    def withdraw(self) -> None:
+        waiting = list(self.turns().waiting)
+        if waiting:
+            self.append(MessageWithdrawn(self.chance.choice(waiting)))
 
     def foreign(self) -> None:
         kind = self.chance.randrange(4)
@@ -345,6 +351,7 @@ class Driver:
 OPERATIONS = (
     *(
         "message",
+        "withdraw",
         "foreign",
         "undo",
         "undo",

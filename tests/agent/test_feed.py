@@ -10,11 +10,12 @@ import pytest
 
 import tenax
 from tenax.errors import Gone
-from tenax.events import ConversationRewound, MessageUser
+from tenax.events import ConversationRewound, MessageUser, MessageWithdrawn
 from tenax.journal import Journal
 from tenax.journal.aio import AsyncJournal
 from tenax.parts import Text
-from tenax.runtime.feed import ConversationFeed, FeedRegistry
+from tenax.runtime.feed import SHOWN_ROWS, ConversationFeed, FeedRegistry
+from tenax.views.transcript import Drop
 from tests.contract.engine.base import begin, say
 from tests.models.talk import clock_ahead
 from tests.support.counting import counting
@@ -138,6 +139,29 @@ async def test_an_undo_from_elsewhere_is_seen_by_rows_and_history(
         assert feed.since(2, journal.incarnation) is None
         await feed.history.catch_up()
         assert len(feed.history.context.items) == 1
+    await feeds.close()
+
+
+async def test_a_withdrawal_from_elsewhere_is_a_change_and_no_new_snapshot(
+    journal: AsyncJournal, url: str
+) -> None:
+    """The waiting message is stored far above the held rows. Its row leaves, and the history no longer has it."""
+    name = talk(journal.journal)
+    waiting = MessageUser([Text("later")], ask=True)
+    await journal.append(name, [waiting, *[say("more")] * SHOWN_ROWS])
+    feeds = FeedRegistry(journal)
+    with tenax.open(url) as other, feeds.following(name, rows=True) as (feed, hint):
+        await until(feed, hint, feed.is_ready)
+        await feed.history.catch_up()
+        assert [row.text for row in feed.snapshot().waiting] == ["later"]
+        before = feed.at
+        other.append(name, [MessageWithdrawn(3)])
+        await until(feed, hint, lambda: feed.at > before)
+        assert feed.since(before, journal.incarnation) == [Drop("3")]
+        assert feed.snapshot().waiting == []
+        await feed.history.catch_up()
+        assert feed.history.turns.waiting == feed.history.context.waiting == {}
+        assert await feed.is_settled(3)
     await feeds.close()
 
 

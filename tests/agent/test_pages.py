@@ -30,6 +30,7 @@ from tenax.events import (
     MessageAssistant,
     MessagePartial,
     MessageUser,
+    MessageWithdrawn,
     ModelFailed,
     ModelRequested,
     ReplyDelta,
@@ -49,7 +50,7 @@ from tenax.parts import Text, ToolCall
 from tenax.runtime.feed import ConversationFeed
 from tenax.testing import memory
 from tenax.views.pages import fold_page
-from tenax.views.transcript import WAITING, Put, Row, Transcript
+from tenax.views.transcript import WAITING, Drop, Put, Row, Transcript
 from tests.support.runs import config_of
 
 NAME = "c_talk"
@@ -69,6 +70,7 @@ class Writer:
         self.resumable: str | None = None
         self.waiting: list[int] = []
         self.steering: list[int] = []
+        self.taken: list[int] = []
         self.request = 0
         self.calls: list[tuple[int, str]] = []
         self.left: list[tuple[int, str]] = []
@@ -97,7 +99,7 @@ class Writer:
         steps = [
             self.say, self.say, self.tell, self.start, self.start, self.ask, self.ask, self.answer, self.answer,
             self.tool, self.tool, self.finish, self.fail, self.note, self.files, self.come_late, self.undo, self.restore,
-            self.erase, self.replace,
+            self.erase, self.replace, self.withdraw, self.withdraw,
         ]  # fmt: skip
         try:
             steps[self.draw(len(steps))]()
@@ -129,6 +131,7 @@ class Writer:
             run=name,
         )
         if not resumes:
+            self.taken += taken
             del inputs[:1]
         self.run, self.resumable, self.calls = name, None, self.left if resumes else []
         self.runs.append(name)
@@ -254,6 +257,18 @@ class Writer:
             seq = self.add(rewound, MessageUser([Text(self.text())], ask=True))
             self.edits.append(seq - 1)
             self._stand()
+
+    def withdraw(self) -> None:
+        """Withdraw a message that waits, or try with one that a run took. Sometimes a new message replaces it."""
+        seqs = self.waiting + self.steering + self.taken
+        if not seqs:
+            return
+        seq = seqs[self.pick(seqs)]
+        new = [MessageUser([Text(self.text())], ask=True)] if self.draw(2) else []
+        last = self.add(MessageWithdrawn(seq), *new)
+        self.waiting = [each for each in self.waiting if each != seq]
+        self.steering = [each for each in self.steering if each != seq]
+        self.waiting += [last] if new else []
 
     def erase(self) -> None:
         rows = self.journal.rows(NAME)
@@ -395,6 +410,10 @@ class Waits:
         self.writer.add(RunStarted(self.asked[-1:]), run=f"r{len(self.asked)}")
         self.writer.add(RunFinished("completed"), run=f"r{len(self.asked)}")
 
+    def withdraw(self) -> None:
+        """The person withdraws what was asked last."""
+        self.writer.add(MessageWithdrawn(self.asked[-1]))
+
 
 def _reads_of_a_page() -> int:
     with memory() as journal:
@@ -429,6 +448,22 @@ def test_an_input_that_is_taken_while_a_page_is_read_is_shown() -> None:
             assert shown == {
                 str(seq): rows[str(seq)] for seq in waits.asked if str(seq) in held
             }, (n, m)
+
+
+@pytest.mark.parametrize("n", range(1, _reads_of_a_page() + 1))
+def test_a_message_withdrawn_while_a_page_is_read_is_gone(n: int) -> None:
+    """The page lacks the message, or the events after the page remove the message."""
+    with memory() as journal:
+        waits = Waits(journal)
+        between = Between(journal, {n: waits.withdraw})
+        folded = fold_page(between, NAME, None, 1)  # type: ignore[arg-type]
+        shown = {row.id for row in folded.page(1).waiting}
+        for event in journal.read(NAME, after=folded.head):
+            for change in folded.transcript.apply(event):
+                assert isinstance(change, Drop)
+                shown.remove(change.id)
+        assert shown == set()
+        assert folded.page(1) == fold_page(journal, NAME, None, 1).page(1)
 
 
 @pytest.mark.parametrize("n", range(1, _reads_of_a_page() + 1))

@@ -32,6 +32,7 @@ from tenax.events import (
     MessageSystem,
     MessageTool,
     MessageUser,
+    MessageWithdrawn,
     RunFinished,
     RunLate,
     RunStarted,
@@ -232,7 +233,7 @@ def test_what_is_nested_too_deep_to_read_hides_nothing_else(
 def test_what_left_the_transcript_is_still_found(
     journal: Journal, indexed: bool
 ) -> None:
-    """Compacted, undone, cleared and archived messages are found; the hit says whether they stand."""
+    """Compacted, undone, cleared, withdrawn and archived messages are found; the hit says whether they stand."""
     undone = begin(journal, say("needle stays"), say("needle undone"))
     journal.append(undone, [ConversationRewound(2)])
     cleared = begin(journal, say("needle cleared"))
@@ -249,6 +250,8 @@ def test_what_left_the_transcript_is_still_found(
             ContextCompacted(segment, "s2", 3, 2, 2),
         ],
     )
+    withdrawn = begin(journal, MessageUser([Text("needle withdrawn")], ask=True))
+    journal.append(withdrawn, [MessageWithdrawn(2)])
     if indexed:
         settle(journal)
     standing = {hit.snippet: hit.standing for hit in every_hit(journal, "needle")}
@@ -258,12 +261,14 @@ def test_what_left_the_transcript_is_still_found(
         "needle cleared": False,
         "needle archived": True,
         "needle compacted": True,
+        "needle withdrawn": False,
     }
     assert {hit.conversation for hit in every_hit(journal, "needle")} == {
         undone,
         cleared,
         archived,
         compacted,
+        withdrawn,
     }
 
 

@@ -39,6 +39,7 @@ from tenax.events import (
     MessageSystem,
     MessageTool,
     MessageUser,
+    MessageWithdrawn,
     RunFinished,
     RunLate,
     RunSealed,
@@ -291,6 +292,13 @@ class Beside(RuleBasedStateMachine):
         self.append(
             user, name, ConversationRestored(max(0, of)), "restored", of=max(0, of)
         )
+
+    @rule(user=USERS, name=NAMES, right=st.booleans(), number=st.integers(0, 9))
+    def withdraw(self, user: str, name: str, right: bool, number: int) -> None:
+        found = self.conversation(user, name)
+        waiting = found.waiting() if found and right else []
+        of = waiting[number % len(waiting)] if waiting else number
+        self.append(user, name, MessageWithdrawn(of), "withdrawn", of=of)
 
     @rule(user=USERS, name=NAMES, right=st.integers(0, 4))
     def end(self, user: str, name: str, right: int) -> None:

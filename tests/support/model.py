@@ -16,6 +16,7 @@ from tenax.errors import (
     HeadMoved,
     InvalidInput,
     NoSuchConversation,
+    Refused,
     RunConflict,
     SegmentMoved,
     SessionEnded,
@@ -29,6 +30,7 @@ STRUCTURE = {
     "rewound",
     "cleared",
     "restored",
+    "withdrawn",
     "ended",
     "compacted",
     "erased",
@@ -99,6 +101,8 @@ class Conversation:
                 for row in self.facts():
                     if row.role and after < row.seq < fact.seq and row.seq not in dead:
                         dead[row.seq] = fact.seq
+            elif fact.kind == "withdrawn":
+                dead[fact.fields["of"]] = fact.seq
             elif fact.kind == "restored":
                 dead = {seq: by for seq, by in dead.items() if by != fact.fields["of"]}
         return dead
@@ -123,18 +127,20 @@ class Conversation:
         return last[0].run if last and last[0].kind == "started" else None
 
     def unanswered(self) -> int:
+        return min(self.waiting(), default=0)
+
+    def waiting(self) -> list[int]:
         taken = {
             seq
             for fact in self.facts()
             if fact.kind == "started"
             for seq in fact.fields["inputs"]
         }
-        asked = [
+        return [
             message.seq
             for message in self.messages()
             if message.fields.get("ask") and message.seq not in taken
         ]
-        return min(asked, default=0)
 
     def segments(self) -> list[Segment]:
         found = [Segment(self.first_segment, None, 1, 0)]
@@ -181,7 +187,8 @@ class Conversation:
             fact.seq
             for fact in self.facts()
             if fact.role
-            or fact.kind in {"rewound", "cleared", "restored", "compacted", "erased"}
+            or fact.kind
+            in {"rewound", "cleared", "restored", "compacted", "erased", "withdrawn"}
         ]
         return {
             "head": self.head,
@@ -269,6 +276,10 @@ class Conversation:
         ):
             raise InvalidInput("rewind")
 
+    def check_withdrawn(self, seq: int, run: str | None, of: int) -> None:
+        if of not in self.waiting():
+            raise Refused("withdrawn")
+
     def check_cleared(self, seq: int, run: str | None) -> None:
         self.refuse_running()
 
@@ -306,6 +317,7 @@ class Conversation:
                 continue
             touched = {
                 "rewound": lambda each=each: each.fields["to"] < covers_to,
+                "withdrawn": lambda each=each: each.fields["of"] <= covers_to,
                 "erased": lambda each=each: min(each.fields["seqs"]) <= covers_to,
                 "cleared": lambda: True,
                 "restored": lambda: True,
@@ -317,6 +329,9 @@ class Conversation:
         self.refuse_running()
         if not all(0 < each < seq for each in inputs):
             raise InvalidInput("inputs")
+        removers = [self.at(self.killed().get(each, 0)) for each in inputs]
+        if any(remover and remover.kind == "withdrawn" for remover in removers):
+            raise HeadMoved("withdrawn")
 
     def check_finished(self, seq: int, run: str | None) -> None:
         if self.run() is None or self.run() != run:

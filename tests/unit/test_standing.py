@@ -1,4 +1,4 @@
-"""Undo, clear and restore have one meaning, and `Standing` is this meaning."""
+"""Undo, clear, restore and withdrawal have one meaning, and `Standing` is this meaning."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     Event,
+    MessageWithdrawn,
 )
 from tenax.journal.standing import EDITS, Standing
 
@@ -65,6 +66,18 @@ def test_an_event_can_be_removed_again_after_a_restore() -> None:
     assert removers(standing_after(edits), 6) == [0, 0, 6, 6, 6, 0]
 
 
+def test_a_withdrawal_removes_one_message_for_good() -> None:
+    """A later undo and its restore, or a restore of the withdrawal, do not bring the message back."""
+    edits: dict[int, Event] = {
+        5: MessageWithdrawn(3),
+        6: ConversationRewound(1),
+        7: ConversationRestored(6),
+    }
+    standing = standing_after(edits)
+    assert removers(standing, 7) == [0, 0, 5, 0, 0, 0, 0]
+    assert not standing.is_undone(3)
+
+
 @given(st.lists(st.tuples(st.sampled_from(sorted(EDITS)), st.integers(0, _LAST))))
 def test_each_event_has_the_remover_that_the_store_would_mark(
     drawn: list[tuple[str, int]],
@@ -78,6 +91,10 @@ def test_each_event_has_the_remover_that_the_store_would_mark(
             of = removing[number % len(removing)] if removing else 0
             edit: Event = ConversationRestored(of)
             changed = {row: 0 for row, by in marks.items() if by == of}
+        elif kind == MessageWithdrawn.kind:
+            withdrawn = 1 + number % (seq - 1)
+            edit = MessageWithdrawn(withdrawn)
+            changed = {withdrawn: marks[withdrawn] or seq}
         else:
             to = number % seq if kind == ConversationRewound.kind else 0
             cleared = kind == ConversationCleared.kind

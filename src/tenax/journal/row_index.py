@@ -17,6 +17,7 @@ import msgspec
 from tenax.errors import (
     HeadMoved,
     InvalidInput,
+    Refused,
     RunConflict,
     SegmentMoved,
     SessionEnded,
@@ -41,6 +42,7 @@ from tenax.events import (
     MessageAssistant,
     MessagePartial,
     MessageUser,
+    MessageWithdrawn,
     ModelRequested,
     ModelUsed,
     RunFinished,
@@ -119,6 +121,7 @@ SOLO = frozenset(
         "conversation.cleared",
         "conversation.restored",
         "conversation.rewound",
+        "message.withdrawn",
         "run.started",
     }
 )
@@ -200,9 +203,10 @@ class PutRow(msgspec.Struct, frozen=True):
 
 
 class KillRows(NamedTuple):
-    """Mark the standing rows after seq `after` as removed by the edit at seq `by`."""
+    """Mark the standing rows after seq `after` and up to seq `upto` as removed by the edit at seq `by`."""
 
     after: int
+    upto: int
     by: int
 
 
@@ -321,8 +325,14 @@ class Lookup(Protocol):
     def first_waiting(self, taken: Sequence[int]) -> int:
         """Return the first standing input waiting for a run, without the inputs in `taken`, or 0."""
 
+    def is_waiting(self, seq: int) -> bool:
+        """Return whether a standing input at this seq waits for a run."""
+
+    def is_withdrawn(self, seq: int) -> bool:
+        """Return whether the message at this seq was withdrawn."""
+
     def edits_since(self, since: int) -> list[Event | Unknown]:
-        """Return the undos, clears, restores and erasures after a seq, in order."""
+        """Return the edits and erasures after a seq, in order."""
 
     def note(
         self, seq: int, kind: str, event: Event | Unknown, changes: Sequence[Change], /
@@ -365,6 +375,8 @@ def apply(  # noqa: C901, PLR0911, PLR0912  (one case per kind of event)
             return _cleared(state, here, event)
         case ConversationRestored():
             return _restored(state, here, event, look)
+        case MessageWithdrawn(of=of):
+            return _withdrawn(state, here, of, look)
         case SegmentEnded(stretch=name, reason=reason):
             _check_head_segment(state, name)
             return (_end_segment(state, here, reason),)
@@ -549,7 +561,7 @@ def _rewound(
             raise InvalidInput(f"Seq {message} is no message that can be replaced.")
     state.revision = state.epoch = state.turns = here.seq
     state.failed = 0
-    return KillRows(reach(event), here.seq), Recount(reach(event))
+    return KillRows(reach(event), here.seq, here.seq), Recount(reach(event))
 
 
 def _cleared(
@@ -559,7 +571,7 @@ def _cleared(
     state.revision = state.epoch = state.turns = here.seq
     state.failed = 0
     state.context_from = here.seq + 1
-    return KillRows(reach(event), here.seq), Recount(reach(event))
+    return KillRows(reach(event), here.seq, here.seq), Recount(reach(event))
 
 
 def _restored(
@@ -567,7 +579,7 @@ def _restored(
 ) -> Sequence[Change]:
     _check_no_run(state, "bringing back")
     kind = look.kind_at(event.of) if 0 < event.of < here.seq else None
-    if kind is None or not look.killed_by(event.of):
+    if kind in {None, MessageWithdrawn.kind} or not look.killed_by(event.of):
         raise InvalidInput(
             f"Seq {event.of} is no undo or clear that could be taken back."
         )
@@ -580,6 +592,16 @@ def _restored(
     state.context_from = state.stretch_covers + 1
     after = reach(look.edits_since(event.of - 1)[0])
     return ReviveRows(after, event.of), Recount(after)
+
+
+def _withdrawn(state: HeadState, here: _At, of: int, look: Lookup) -> Sequence[Change]:
+    if not 0 < of < here.seq or not look.is_waiting(of):
+        raise Refused(
+            "This message no longer waits: its answer has begun, or it was removed.",
+            hint="Stop the answer, or edit the message after the answer.",
+        )
+    state.revision = here.seq
+    return KillRows(of - 1, of, here.seq), Recount(of - 1)
 
 
 def _check_head_segment(state: HeadState, name: str) -> None:
@@ -621,6 +643,8 @@ def check_unedited(look: Lookup, upto: int, since: int) -> None:
                 touched = to < upto
             case ContentErased(seqs=seqs):
                 touched = min(seqs) <= upto
+            case MessageWithdrawn(of=of):
+                touched = of <= upto
             case _:
                 touched = True
         if touched:
@@ -657,6 +681,9 @@ def _take_inputs(
             raise InvalidInput(
                 f"What stands at {here.seq} cannot take an input at {seq}."
             )
+        if look.is_withdrawn(seq):
+            # The taker decided before the withdrawal. It has to read the conversation again.
+            raise HeadMoved(f"The message at seq {seq} was withdrawn; no run takes it.")
     if state.unanswered in inputs:
         state.unanswered = look.first_waiting(inputs)
     return (TakeInputs(tuple(inputs)),) if inputs else ()

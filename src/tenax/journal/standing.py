@@ -4,7 +4,8 @@ An event stands until an edit removes the event.
 
 - `conversation.rewound` (undo) removes the standing events after seq `to`.
 - `conversation.cleared` removes all standing events before the clear.
-- `conversation.restored` brings back exactly the events removed by the edit at seq `of`.
+- `conversation.restored` brings back exactly the events removed by the undo or clear at seq `of`.
+- `message.withdrawn` removes the message at seq `of`, for good.
 
 An edit removes standing events only. A removed event keeps the first edit as its remover, so restoring a later edit
 does not bring the event back.
@@ -26,13 +27,19 @@ from tenax.events import (
     ConversationRestored,
     ConversationRewound,
     Event,
+    MessageWithdrawn,
     Unknown,
 )
 
 __all__ = ["EDITS", "Standing", "Versions", "reach"]
 
 EDITS: Final = frozenset(
-    {ConversationCleared.kind, ConversationRestored.kind, ConversationRewound.kind}
+    {
+        ConversationCleared.kind,
+        ConversationRestored.kind,
+        ConversationRewound.kind,
+        MessageWithdrawn.kind,
+    }
 )
 """The kinds of edits. An edit removes other events, or brings removed events back."""
 
@@ -71,6 +78,8 @@ class Standing:
                 self._remove(reach(event), seq)
             case ConversationCleared():
                 self._remove(reach(event), seq)
+            case MessageWithdrawn():
+                self._remove_message(event.of, seq)
             case ConversationRestored(of=of):
                 self.restored.add(of)
                 self._removals = [
@@ -107,6 +116,11 @@ class Standing:
             self._removals.append(removal)
             after = max(after, removal.last)
         self._add(after + 1, by - 1, by)
+
+    def _remove_message(self, seq: int, by: int) -> None:
+        if not self.removed_by(seq):
+            at = bisect_left(self._removals, seq, key=_last_of)
+            self._removals.insert(at, _Removal(seq, seq, by))
 
     def _add(self, first: int, last: int, by: int) -> None:
         if first <= last:

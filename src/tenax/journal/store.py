@@ -35,6 +35,7 @@ from tenax.events import (
     PARTIALS,
     ConversationOpened,
     Event,
+    MessageWithdrawn,
     ToolFinished,
     ToolLate,
     ToolOutput,
@@ -874,8 +875,8 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901 
     low, _ = bounds(state.num)
     own: dict[str, Any] = {"owner": state.user, "num": state.num}
     match change:
-        case KillRows(after, by):
-            where = {"after": low + after, "high": low + by, "by": by, "dead": by}
+        case KillRows(after, upto, by):
+            where = {"after": low + after, "high": low + upto, "by": by, "dead": by}
             tx.run("kill_rows", where)
             _count(tx, state, -1, where)
         case ReviveRows(after, by):
@@ -1055,6 +1056,10 @@ class _StoreLookup:
         self._tx = tx
         self._low, self._high = bounds(num)
         self._noted: list[int] = []
+        self._taken: set[int] = set()
+        """The inputs taken by the same append."""
+        self._withdrawn: set[int] = set()
+        """The inputs withdrawn by the same append."""
         self._killed_after = self._high
         """The last row not removed by an undo of the same append."""
 
@@ -1064,7 +1069,11 @@ class _StoreLookup:
 
     def standing_after(self, seq: int) -> int:
         where = {"low": self._low + seq, "high": self._killed_after}
-        return int(self._tx.run("standing_between", where)[0][0])
+        standing = int(self._tx.run("standing_between", where)[0][0])
+        withdrawn = [
+            of for of in self._withdrawn if seq < of and not self._is_undone(of)
+        ]
+        return standing - len(withdrawn)
 
     def killed_by(self, seq: int) -> bool:
         where = {"low": self._low, "high": self._low + seq, "by": seq}
@@ -1085,6 +1094,20 @@ class _StoreLookup:
         ] + self._noted
         return next((seq for seq in waiting if seq not in taken), 0)
 
+    def is_waiting(self, seq: int) -> bool:
+        if seq in self._taken | self._withdrawn or self._is_undone(seq):
+            return False
+        where = {"low": self._low + seq - 1, "high": self._low + seq, "limit": 1}
+        return bool(self._tx.run("waiting", where))
+
+    def is_withdrawn(self, seq: int) -> bool:
+        where = {"low": self._low, "place": self._low + seq}
+        return seq in self._withdrawn or bool(self._tx.run("is_withdrawn", where)[0][0])
+
+    def _is_undone(self, seq: int) -> bool:
+        """Return whether an undo of the same append removes a row."""
+        return self._low + seq > self._killed_after
+
     def edits_since(self, since: int) -> list[Event | Unknown]:
         found = self._tx.run(
             "edits_since", {"low": self._low + since, "high": self._high}
@@ -1092,12 +1115,17 @@ class _StoreLookup:
         return [decode(kind, body) for kind, body in found]
 
     def note(
-        self, _seq: int, _kind: str, _event: Event | Unknown, changes: Sequence[Change]
+        self, _seq: int, _kind: str, event: Event | Unknown, changes: Sequence[Change]
     ) -> None:
         """Remember the inputs and the removals of the same append, because they are not in the store yet."""
+        if isinstance(event, MessageWithdrawn):
+            self._withdrawn.add(event.of)
+            return
         for change in changes:
             if isinstance(change, PutRow) and change.waiting:
                 self._noted.append(change.seq)
+            elif isinstance(change, TakeInputs):
+                self._taken.update(change.seqs)
             elif isinstance(change, KillRows):
                 self._killed_after = self._low + change.after
 

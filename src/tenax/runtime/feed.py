@@ -22,7 +22,7 @@ from tenax.agent.history import History
 from tenax.agent.recovery import ended_above
 from tenax.concurrency import call_in_loop
 from tenax.errors import Gone, NoSuchConversation, StoreError
-from tenax.events import ContentErased, RunLate, RunStarted
+from tenax.events import ContentErased, MessageWithdrawn, RunLate, RunStarted
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Recorded
 from tenax.journal.journal import TAIL_PAGE, TailPosition
@@ -39,8 +39,8 @@ SHOWN_ROWS: Final = 60
 _KEPT_EVENTS: Final = 4000
 _AWAY_SECONDS: Final = 0.5
 _LINGER_SECONDS: Final = 30.0
-_FAR_CHANGES: Final = EDITS | {ContentErased.kind}
-"""Kinds of events able to change rows far above the rows of the feed."""
+_FAR_CHANGES: Final = (EDITS | {ContentErased.kind}) - {MessageWithdrawn.kind}
+"""Kinds of events able to change rows far above the rows of the feed. The feed holds every waiting message."""
 
 
 class _Rows:

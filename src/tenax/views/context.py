@@ -561,6 +561,13 @@ class Context:
 
     _conversation_rewound = _conversation_cleared = _conversation_restored = _edit
 
+    def _message_withdrawn(
+        self, _seq: int, _run: str | None, event: events.MessageWithdrawn
+    ) -> None:
+        # The message waited outside the context, so no epoch begins.
+        self._inputs.pop(event.of, None)
+        self.erased_inputs.discard(event.of)
+
     def _content_erased(
         self, seq: int, _run: str | None, _event: events.ContentErased
     ) -> bool:

@@ -122,8 +122,8 @@ class Turns:
         self.last: OpenRun | None = None
         """The last finished run."""
         self.runs: dict[str, OpenRun] = {}
-        self.newest_person = 0
-        """The seq of the last input of a person."""
+        self._from_persons: list[int] = []
+        """The seqs of the inputs of persons, without withdrawn inputs."""
         self._allowed_rules: dict[int, Rule] = {}
         """The rules by the seqs of their approvals, including rules removed by an edit."""
         self._standing = Standing()
@@ -141,6 +141,11 @@ class Turns:
         if run is not None and recorded.kind in _OF_A_STEP:
             # The event is erased and does not name its call. Forget all calls of the step, so that no call runs twice.
             run.step = None
+
+    @property
+    def newest_person(self) -> int:
+        """The seq of the last input of a person, or 0."""
+        return self._from_persons[-1] if self._from_persons else 0
 
     @property
     def waiting(self) -> dict[int, events.MessageUser]:
@@ -191,7 +196,7 @@ class Turns:
         if event.ask:
             self._inputs[recorded.seq] = event
             if not event.system:
-                self.newest_person = recorded.seq
+                self._from_persons.append(recorded.seq)
 
     def _run_started(self, recorded: Recorded, event: events.RunStarted) -> None:
         run = OpenRun(recorded.run or "", recorded.seq, event, list(event.inputs))
@@ -351,6 +356,17 @@ class Turns:
         self.last = None
 
     _conversation_rewound = _conversation_cleared = _conversation_restored = _edit
+
+    def _message_withdrawn(
+        self, _recorded: Recorded, event: events.MessageWithdrawn
+    ) -> None:
+        message = self._inputs.pop(event.of, None)
+        if event.of in self._from_persons:
+            self._from_persons.remove(event.of)
+        interrupts = message is not None and message.how == "interrupt"
+        if interrupts and self.run is not None and event.of > self.run.seq:
+            # The run may have seen the interruption already, and must not continue half stopped.
+            self.run.stop = True
 
 
 _OF_A_STEP = frozenset(

@@ -21,6 +21,7 @@ from tenax.events import (
     ConversationCleared,
     FilesChanged,
     MessageUser,
+    MessageWithdrawn,
     ModelRequested,
     RunFinished,
     RunLate,
@@ -306,7 +307,7 @@ class _Reader:
         return self._journal.has_late_output(self._conversation, self.first, last)
 
     def _add_takers(self, below: dict[int, Recorded]) -> None:
-        """Add the events taking an erased input. An erased input does not tell whether the input waited."""
+        """Add the events taking or withdrawing an erased input. An erased input does not tell whether the input waited."""
         between = self._between.values()
         erased = {
             recorded.seq
@@ -316,14 +317,14 @@ class _Reader:
         if not erased:
             return
         for recorded in between:
-            erased.difference_update(_inputs_of(recorded))
+            erased.difference_update(_settled_by(recorded))
         for recorded in self._events(self._end, self._head.head):
             if not erased:
                 return
-            taken_inputs = erased.intersection(_inputs_of(recorded))
-            if taken_inputs:
+            settled_inputs = erased.intersection(_settled_by(recorded))
+            if settled_inputs:
                 below[recorded.seq] = recorded
-                erased -= taken_inputs
+                erased -= settled_inputs
 
     def _add_ends(
         self,
@@ -410,9 +411,9 @@ class _Reader:
 def _find_inputs_taken_after(
     journal: Journal, conversation: str, seq: int, upto: int
 ) -> Iterator[Recorded]:
-    """Yield the inputs stored up to a seq and taken after this seq."""
+    """Yield the inputs stored up to a seq and taken or withdrawn after this seq."""
     for recorded in events_after(journal, conversation, seq, upto):
-        for input_seq in _inputs_of(recorded):
+        for input_seq in _settled_by(recorded):
             fact = journal.fact(conversation, input_seq) if input_seq <= seq else None
             if fact is not None:
                 yield fact
@@ -438,3 +439,11 @@ def _inputs_of(recorded: Recorded) -> list[int]:
     """Return the inputs taken by an event."""
     event = recorded.event if recorded.kind in _TAKERS else None
     return event.inputs if isinstance(event, RunStarted | ModelRequested) else []
+
+
+def _settled_by(recorded: Recorded) -> list[int]:
+    """Return the inputs taken or withdrawn by an event."""
+    if recorded.kind != MessageWithdrawn.kind:
+        return _inputs_of(recorded)
+    event = recorded.event
+    return [event.of] if isinstance(event, MessageWithdrawn) else []

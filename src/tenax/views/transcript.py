@@ -700,7 +700,7 @@ class Transcript:
     # -- edits -----------------------------------------------------------------------------------------------
 
     def _edit(self, recorded: Recorded, event: events.Event) -> None:
-        """Apply an undo, a clear or a restore."""
+        """Apply an undo, a clear, a restore or a withdrawal."""
         stood = {name for name in self._rows if self._stands(name)}
         self._standing.apply(recorded.seq, event)
         for name, row in self._rows.items():
@@ -724,6 +724,7 @@ class Transcript:
             self._changes.append(Put(row))
 
     _conversation_rewound = _conversation_cleared = _conversation_restored = _edit
+    _message_withdrawn = _edit
 
     def _content_erased(self, _recorded: Recorded, event: events.ContentErased) -> None:
         seqs = set(event.seqs)

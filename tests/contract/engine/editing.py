@@ -1,13 +1,16 @@
-"""Undo, clear, bring back."""
+"""Undo, clear, bring back, withdraw."""
 
 from __future__ import annotations
 
-from tenax.errors import InvalidInput, RunConflict
+from tenax.errors import HeadMoved, InvalidInput, Refused, RunConflict
 from tenax.events import (
     ConversationCleared,
     ConversationRestored,
     ConversationRewound,
     ConversationTitled,
+    Event,
+    MessageWithdrawn,
+    ModelRequested,
     RunFinished,
     RunStarted,
 )
@@ -15,6 +18,7 @@ from tenax.journal import Journal
 from tests.contract.engine.base import (
     Engine,
     answer,
+    at_once,
     begin,
     compact,
     delta,
@@ -176,3 +180,126 @@ class EditContract(Engine):
         journal.append(name, [delta(2, 0, "x"), answer("x", request=2)])
         journal.append(name, [ConversationRewound(2)])
         assert [(row.first, row.last) for row in journal.rows(name)] == [(2, 2)]
+
+    # -- withdrawing a message that waits ----------------------------------------------------------------------
+
+    def test_a_waiting_message_is_withdrawn_during_a_run(
+        self, journal: Journal
+    ) -> None:
+        """The message no longer stands, counts or waits. The later message waits on, and the run goes on."""
+        name = begin(journal, say("2", ask=True))
+        journal.append(name, [RunStarted([2])], run="r-1")
+        journal.append(name, [say("4", ask=True), say("5", ask=True)])
+        before = journal.head(name)
+        journal.append(name, [MessageWithdrawn(4)])
+        head = journal.head(name)
+        assert (said(journal, name), head.messages) == (["2", "5"], 2)
+        assert (head.unanswered, head.revision, head.run) == (5, 6, "r-1")
+        assert (head.epoch, head.turns) == (before.epoch, before.turns)
+        assert [waits.seq for waits in journal.waiting(name)] == [5]
+        answered = [answer("7"), RunFinished("completed")]
+        journal.append(name, answered, run="r-1")
+        assert said(journal, name) == ["2", "5", "7"]
+        assert journal.summary(name).messages == 3
+
+    def test_a_queued_message_is_replaced_in_one_append(self, journal: Journal) -> None:
+        """The new message waits in place of the earlier one."""
+        name = begin(journal, say("2"), say("3", ask=True))
+        journal.append(name, [RunStarted()], run="r-1")
+        journal.append(name, [MessageWithdrawn(3), say("6", ask=True)])
+        assert said(journal, name) == ["2", "6"]
+        assert journal.head(name).unanswered == 6
+
+    def test_only_a_message_that_waits_is_withdrawn(self, journal: Journal) -> None:
+        """A taken, removed or withdrawn message, a message without a run to come and any other event are refused."""
+        name = begin(journal, say("2", ask=True), say("3"), say("4", ask=True))
+        journal.append(name, [MessageWithdrawn(4)])
+        journal.append(name, [say("6", ask=True)])
+        journal.append(name, [ConversationRewound(5)])
+        journal.append(name, [RunStarted([2])], run="r-1")
+        for of in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 99):
+            with refused(journal, name, Refused):
+                journal.append(name, [MessageWithdrawn(of)])
+
+    def test_no_run_takes_a_withdrawn_message(self, journal: Journal) -> None:
+        """The start of a run and a request of a run are refused, and are tried again without the message."""
+        name = begin(journal, say("2", ask=True), say("3", ask=True))
+        journal.append(name, [MessageWithdrawn(2)])
+        with refused(journal, name, HeadMoved):
+            journal.append(name, [RunStarted([2])], run="r-1")
+        journal.append(name, [RunStarted([3])], run="r-1")
+        journal.append(name, [say("6", ask=True)])
+        journal.append(name, [MessageWithdrawn(6)])
+        with refused(journal, name, HeadMoved):
+            journal.append(name, [ModelRequested(7, "", "m", 1.0, [6])], run="r-1")
+        request = ModelRequested(7, "", "m", 1.0, [])
+        journal.append(name, [request], run="r-1")
+
+    def test_one_append_cannot_withdraw_what_it_removes_or_takes(
+        self, journal: Journal
+    ) -> None:
+        """The events of one append follow each other, as if each had an append of its own."""
+        name = begin(journal, say("2"), say("3", ask=True))
+        withdrawn = MessageWithdrawn(3)
+        for events, error in (
+            ([ConversationRewound(2), withdrawn], Refused),
+            ([RunStarted([3]), withdrawn], Refused),
+            ([withdrawn, withdrawn], Refused),
+            ([withdrawn, RunStarted([3])], HeadMoved),
+            ([withdrawn, ConversationRewound(2)], InvalidInput),
+        ):
+            with refused(journal, name, error):
+                journal.append(name, events, run="r-1")
+        journal.append(name, [withdrawn, ConversationRewound(1)])
+        assert said(journal, name) == []
+
+    def test_no_restore_brings_a_withdrawn_message_back(self, journal: Journal) -> None:
+        """An undo over a withdrawal and its restore leave the message away, and a withdrawal is not restored."""
+        name = begin(journal, say("2"), say("3", ask=True), say("4"))
+        journal.append(name, [MessageWithdrawn(3)])
+        with refused(journal, name, InvalidInput):
+            journal.append(name, [ConversationRestored(5)])
+        for edit in (ConversationRewound(1), ConversationCleared()):
+            (stored,) = journal.append(name, [edit])
+            assert said(journal, name) == []
+            journal.append(name, [ConversationRestored(stored.seq)])
+            assert said(journal, name) == ["2", "4"]
+            assert journal.head(name).unanswered == 0
+
+    def test_a_fork_has_no_withdrawn_message(self, journal: Journal) -> None:
+        """Neither a fork at the end nor a fork before the withdrawal."""
+        name = begin(journal, say("2"), say("3", ask=True))
+        journal.append(name, [MessageWithdrawn(3)])
+        for upto in (None, 3):
+            assert said(journal, journal.fork(name, upto=upto)) == ["2"]
+
+    def test_a_message_from_before_a_compaction_is_withdrawn(
+        self, journal: Journal
+    ) -> None:
+        """The counts of both segments are right, as `verify` proves after the test."""
+        name = begin(journal, say("2"), say("3", ask=True), say("4"))
+        compact(journal, name, 2, parent=f"s-{name}", child=f"s2-{name}")
+        journal.append(name, [MessageWithdrawn(3)])
+        assert said(journal, name) == ["2", "4"]
+        assert journal.head(name).messages == 2
+
+    def test_of_a_withdrawal_and_a_run_at_once_one_wins(self, journal: Journal) -> None:
+        """Either the run has the message and the withdrawal is refused, or the other way round."""
+        for n in range(20):
+            name = begin(journal, say("2", ask=True))
+            events: list[Event] = [RunStarted([2]), MessageWithdrawn(2)]
+
+            def append(
+                event: Event, name: str = name, n: int = n
+            ) -> type[Exception] | None:
+                try:
+                    journal.append(name, [event], run=f"r-{n}")
+                except Refused as error:
+                    return type(error)
+                return None
+
+            outcomes = at_once(append, events)
+            assert outcomes in ([None, Refused], [HeadMoved, None])
+            is_taken = outcomes[0] is None
+            assert said(journal, name) == (["2"] if is_taken else [])
+            assert (journal.head(name).run is not None) == is_taken

@@ -27,7 +27,7 @@ def migrations(dialect: Dialect) -> list[str]:
     ]
 
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """The number of migrations. A test compares the number with the files."""
 
 

@@ -179,9 +179,14 @@ select place from events where place > :low and place <= :high and waiting = 1 a
 select coalesce(max(place), 0) from events
 where place between :low and :high and kind = 'conversation.titled' and body is not null
 
+-- name: is_withdrawn
+select count(*) from events where kind = 'message.withdrawn'
+and place = cast(:low as bigint) + (select dead from events where place = :place)
+
 -- name: edits_since
 select kind, body from events where place > :low and place <= :high
-and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased') order by place
+and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased',
+             'message.withdrawn') order by place
 
 -- reading --------------------------------------------------------------------------------------------------
 
@@ -240,8 +245,9 @@ order by place
 -- name: row_changes
 select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high
 and exists (select 1 from conversations where num = :num and owner = :owner and id = :id)
-and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased', 'run.late',
-             'run.sealed', 'tool.late', 'run.recovered', 'memory.noted', 'files.changed') order by place
+and kind in ('conversation.rewound', 'conversation.cleared', 'conversation.restored', 'content.erased',
+             'message.withdrawn', 'run.late', 'run.sealed', 'tool.late', 'run.recovered', 'memory.noted',
+             'files.changed') order by place
 
 -- name: next_run
 select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high and kind = 'run.started'

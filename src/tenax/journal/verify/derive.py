@@ -21,6 +21,7 @@ from tenax.events import (
     MessageAssistant,
     MessagePartial,
     MessageUser,
+    MessageWithdrawn,
     RunLate,
     Unknown,
 )
@@ -244,6 +245,13 @@ class Derived:
     def first_waiting(self, taken: Sequence[int]) -> int:
         waiting = filter(self._standing.stands, self._waiting.difference(taken))
         return min(waiting, default=0)
+
+    def is_waiting(self, seq: int) -> bool:
+        return seq in self._waiting and self._standing.stands(seq)
+
+    def is_withdrawn(self, seq: int) -> bool:
+        remover = self._standing.removed_by(seq)
+        return self.kind_at(remover) == MessageWithdrawn.kind
 
     def edits_since(self, since: int) -> list[Event | Unknown]:
         return [event for seq, event in self._edits if seq > since]
