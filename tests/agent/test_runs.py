@@ -19,7 +19,7 @@ from tenax.agent.loop import Ended, Run
 from tenax.assembly import Runtime
 from tenax.config import Config, ModelSettings
 from tenax.config.rules import Rule
-from tenax.errors import InvalidInput, StoreUnavailable
+from tenax.errors import InvalidInput, Refused, RunConflict, StoreUnavailable
 from tenax.events import (
     BODY_BYTES_MAX,
     ApprovalAnswered,
@@ -29,6 +29,7 @@ from tenax.events import (
     ConversationRewound,
     MessagePartial,
     MessageUser,
+    MessageWithdrawn,
     ModelFailed,
     ModelRequested,
     ReplyDelta,
@@ -215,6 +216,148 @@ async def test_an_interrupting_message_stops_the_run_and_is_answered(
         ]  # fmt: skip
         assert "it was a dark and".startswith(rows[1][2])
         assert CUT_NOTE.strip().encode() in model.bodies[-1]
+
+
+def withdraw_before(
+    runtime: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    of: Callable[[Any], int | None],
+) -> None:
+    """Withdraw a message right before an append. `of` names the message, or returns None."""
+    append = runtime.journal.append
+
+    async def withdraw_first(conversation: str, events: Any, **more: Any) -> Any:
+        seq = of(events[0])
+        if seq is not None:
+            await append(conversation, [MessageWithdrawn(seq)])
+        return await append(conversation, events, **more)
+
+    monkeypatch.setattr(runtime.journal, "append", withdraw_first)
+
+
+async def test_a_queued_message_is_withdrawn_and_another_is_edited(
+    config: Config,
+) -> None:
+    """The answer in progress goes on. The edited message waits behind the others, and nothing answers the withdrawn one."""
+    model = Patient(["a b", "third", "fourth"], "b")
+    async with hands(config, model) as runtime:
+        name = await runtime.new()
+        await runtime.submit(name, "first")
+        await until(runtime, name, "reply.delta")
+        queued = [
+            (await runtime.submit(name, text)).seq for text in ("second", "third", "x")
+        ]
+        await runtime.withdraw(name, queued[0])
+        await runtime.withdraw(name, queued[0])
+        await runtime.replace(name, queued[1], "fourth")
+        await runtime.replace(name, queued[2], "third, better")
+        waiting = [row.text for row in await runtime.transcript(name) if row.state][1:]
+        assert waiting == ["fourth", "third, better"]
+        model.go.set()
+        await settled(runtime, name, (await runtime.journal.head(name)).head)
+        turns = [row for row in await runtime.transcript(name) if row.kind == "user"]
+        assert [row.text for row in turns] == ["first", "fourth", "third, better"]
+        assert [row.versions for row in turns] == [(), (), ()]
+        assert b"second" not in b"".join(model.bodies)
+        assert await outcomes(runtime, name) == ["completed"] * 3
+        await proved(runtime)
+
+
+async def test_a_message_that_a_run_has_taken_is_not_withdrawn(config: Config) -> None:
+    """The refusal is a sentence. An edit waits for the end of the answer."""
+    model = Patient(["a b", "c"], "b")
+    async with hands(config, model) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "first")).seq
+        await until(runtime, name, "reply.delta")
+        with pytest.raises(Refused, match="its answer has begun"):
+            await runtime.withdraw(name, seq)
+        with pytest.raises(RunConflict):
+            await runtime.replace(name, seq, "better")
+        note = await runtime.submit(name, "A process ended.", system=True, wake=False)
+        for other in (1, note.seq):
+            with pytest.raises(InvalidInput, match="no message of a person"):
+                await runtime.withdraw(name, other)
+        model.go.set()
+        await settled(runtime, name, seq)
+        with pytest.raises(Refused, match="its answer has begun"):
+            await runtime.withdraw(name, seq)
+
+
+async def test_a_run_that_starts_without_its_message_starts_with_the_next(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person withdraws the message between the decision of the worker and the start of the run."""
+    async with hands(config, ["second"], serves=False) as runtime:
+        name = await runtime.new()
+        seqs = [
+            (await runtime.submit(name, text, wake=False)).seq for text in ("1", "2")
+        ]
+
+        def first_input(event: Any) -> int | None:
+            taken = isinstance(event, RunStarted) and event.inputs == seqs[:1]
+            return seqs[0] if taken else None
+
+        withdraw_before(runtime, monkeypatch, first_input)
+        runtime.workers.wake(name)
+        await settled(runtime, name, seqs[1])
+        rows = brief(await runtime.transcript(name))
+        assert rows == [("user", "", "2"), ("assistant", "", "second")]
+        assert await outcomes(runtime, name) == ["completed"]
+
+
+async def test_a_request_that_lost_its_steer_is_made_without_it(
+    config: Config, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person withdraws the steer after the request was written. The run goes on, and the model never reads the words."""
+    go = asyncio.Event()
+    model = ScriptedModel([WRITE, "without cream"])
+    async with hands(config, model, Note(notes, wait=go.wait)) as runtime:
+        name = await runtime.new()
+        seq = (await runtime.submit(name, "write milk")).seq
+        await until(runtime, name, "tool.started")
+        steer = (await runtime.submit(name, "make it cream", how="steer")).seq
+        lost: list[int] = []
+
+        def steer_of(event: Any) -> int | None:
+            if isinstance(event, ModelRequested) and event.inputs and not lost:
+                lost.append(steer)
+                return steer
+            return None
+
+        withdraw_before(runtime, monkeypatch, steer_of)
+        go.set()
+        await settled(runtime, name, seq)
+        assert lost == [steer]
+        assert await outcomes(runtime, name) == ["completed"]
+        assert b"make it cream" not in b"".join(model.bodies)
+        assert prose(await runtime.transcript(name))[-1] == "without cream"
+        await proved(runtime)
+
+
+async def test_a_withdrawn_interruption_still_stops_the_run(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was cut off already. The run ends as stopped, and no answer follows."""
+    model = ScriptedModel([Reply(words="it was a dark and", hang=True)])
+    async with hands(config, model) as runtime:
+        name = await runtime.new()
+        first = (await runtime.submit(name, "tell me a story")).seq
+        await until(runtime, name, "reply.delta")
+
+        def interrupt_of(event: Any) -> int | None:
+            if not isinstance(event, MessagePartial):
+                return None
+            (interrupt,) = runtime.journal.journal.waiting(name)
+            return interrupt.seq
+
+        withdraw_before(runtime, monkeypatch, interrupt_of)
+        await runtime.submit(name, "stop that", how="interrupt")
+        await settled(runtime, name, first)
+        assert await outcomes(runtime, name) == ["cancelled"]
+        assert [row.kind for row in await runtime.transcript(name)] == [
+            "user", "assistant", "marker",
+        ]  # fmt: skip
 
 
 class Patient(ScriptedModel):
@@ -834,6 +977,19 @@ async def test_an_interrupted_run_waits_for_the_person(
             await runtime.go_on(name)
             await runtime.workers.idle(name)
             assert await outcomes(runtime, name) == ["interrupted", "completed"]
+
+
+async def test_a_withdrawn_message_does_not_keep_an_interrupted_run_from_going_on(
+    config: Config,
+) -> None:
+    """The person wrote a newer message and withdrew it before the process died."""
+    name = await left_open(config, newer=True)
+    with tenax.open(config.store_url, user=LOCAL_USER) as journal:
+        (newer,) = journal.waiting(name)
+        journal.append(name, [MessageWithdrawn(newer.seq)])
+    async with hands(config, ["the whole answer"]) as runtime:
+        await runtime.workers.idle(name)
+        assert await outcomes(runtime, name) == ["interrupted", "completed"]
 
 
 async def test_a_newer_message_is_answered_instead_of_the_interrupted_one(

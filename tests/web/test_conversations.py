@@ -131,6 +131,40 @@ def test_a_message_is_edited_and_answered_again_and_no_version_is_lost(
     assert page.http.post(f"/api{path}/1/choose").status_code == 400
 
 
+def test_a_queued_message_is_edited_and_cancelled(slow: Served, pace: Pace) -> None:
+    """The same request sent twice is one change. A message whose answer has begun is refused with a sentence."""
+    page = slow.browser()
+    pace.say(20)
+    name = page.new()
+    path = f"/conversations/{name}/messages"
+    first = page.say(name, "Talk.")
+    with page.stream(f"-~{name}:") as stream:
+        stream.read_until(name, lambda _rows: len(stream.text(name)) > 20)
+        queued = [page.say(name, text) for text in ("Second.", "Third.")]
+        once: Any = {"Idempotency-Key": f"edit-{name}"}
+        address = f"{path}/{queued[0]}/replace"
+        edited = page.post(address, {"text": "Better."}, status=202, **once)["seq"]
+        again = page.post(address, {"text": "Better."}, status=202, **once)["seq"]
+        assert again == edited
+        other: Any = {"Idempotency-Key": f"other-{name}"}
+        page.post(address, {"text": "Late."}, status=409, **other)
+        for _ in range(2):
+            page.post(f"{path}/{queued[1]}/withdraw", status=204)
+        stream.read_until(name, lambda rows: str(queued[1]) not in rows)
+        waiting = [row["text"] for row in page.rows(name) if row.get("state")][1:]
+        assert waiting == ["Better."]
+        answer = page.http.post(f"/api{path}/{first}/withdraw")
+        assert (answer.status_code, answer.json()["detail"]) == (
+            409,
+            "This message no longer waits: its answer has begun, or it was removed.",
+        )
+        assert page.http.post(f"/api{path}/1/withdraw").status_code == 400
+        pace.say()
+        stream.read_until(name, is_done)
+    words = [row["text"] for row in page.rows(name) if row["kind"] == "user"]
+    assert words == ["Talk.", "Better."]
+
+
 def test_words_that_were_taken_back_leave_the_list(page: Page) -> None:
     """The list shows the first words that stand, not those that once stood."""
     name = page.new()

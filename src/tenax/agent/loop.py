@@ -34,6 +34,7 @@ from tenax.clock import Timing
 from tenax.concurrency import Backoff, run_in_own_thread
 from tenax.errors import (
     Gone,
+    HeadMoved,
     LeaseLost,
     OutcomeUnknown,
     Refused,
@@ -782,15 +783,18 @@ class Run:
         body = await self._retry_while_unavailable(
             lambda: self.rendered.body(model, self.history, prompt, specs, steers)
         )
-        (requested,) = await self.record(
-            ModelRequested(
-                self.history.seq,
-                hashlib.sha256(body).hexdigest(),
-                model.name,
-                self.agent.limits.silence,
-                steers,
-            )
+        request = ModelRequested(
+            self.history.seq,
+            hashlib.sha256(body).hexdigest(),
+            model.name,
+            self.agent.limits.silence,
+            steers,
         )
+        try:
+            (requested,) = await self.record(request)
+        except HeadMoved:
+            # The person withdrew a message that joins this request. The next step makes the request again.
+            return None
         outcome = await self._stream(model, body, requested.seq)
         streamed, self._streamed = self._streamed, None
         assert streamed is not None

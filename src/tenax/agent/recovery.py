@@ -360,6 +360,9 @@ def end_orphaned_run(journal: Journal, conversation: str, run_id: str) -> None:
         if lease is not None:
             try:
                 _end_run(journal, conversation, run_id, lease)
+            except HeadMoved:
+                # The person withdrew a message that the run would have taken.
+                continue
             finally:
                 journal.release(lease)
             return

@@ -55,6 +55,7 @@ from tenax.events import (
     MessageAssistant,
     MessagePartial,
     MessageUser,
+    MessageWithdrawn,
     Mode,
     ModelRequested,
     RunFinished,
@@ -797,12 +798,23 @@ class CoreRuntime:
 
         `model` is the label of another model for the conversation, "" for the default. The choice, the undo of the
         earlier version and the new message are one append. `choose_version` brings a version back.
+
+        A message that waits for a run is withdrawn instead, also during an answer. It keeps no version, and the new
+        message waits behind all other messages. Raises `Refused` if a run takes the message first.
         """
         replaced = await self._own_message(conversation, seq)
         parts = replaced.parts if words is None else _parts_of(words)
         await self.agents.require_agent(conversation)
         message = MessageUser(parts, replaced.author, ask=True)
-        events: list[Event] = [ConversationRewound(seq - 1, replaced=True), message]
+        removal: Event = ConversationRewound(seq - 1, replaced=True)
+        # A repeated call finds the message withdrawn, and `dedup` returns the stored events.
+        if await self._waits(conversation, seq) or await self._is_withdrawn(
+            conversation, seq
+        ):
+            how: Any = "steer" if replaced.how == "steer" else "queue"
+            message = msgspec.structs.replace(message, how=how)
+            removal = MessageWithdrawn(seq)
+        events: list[Event] = [removal, message]
         if model is not None:
             # The choice stands before the undo, so no later undo of the new version can hide it.
             events.insert(0, await self.choices.make_event(model=model))
@@ -810,6 +822,31 @@ class CoreRuntime:
         self.agents.forget_setting(conversation)
         self.workers.wake(conversation)
         return stored[-1]
+
+    async def withdraw(self, conversation: str, seq: int) -> None:
+        """Remove a message that waits for a run. The message does not come back.
+
+        Raises `Refused` if a run has taken the message. To withdraw a message twice changes nothing.
+        """
+        await self._own_message(conversation, seq)
+        try:
+            await self.journal.append(conversation, [MessageWithdrawn(seq)])
+        except Refused:
+            if not await self._is_withdrawn(conversation, seq):
+                raise
+
+    async def _waits(self, conversation: str, seq: int) -> bool:
+        """Return whether the message at a seq waits for a run."""
+        waiting = await self.journal.waiting(conversation)
+        return any(recorded.seq == seq for recorded in waiting)
+
+    async def _is_withdrawn(self, conversation: str, seq: int) -> bool:
+        """Return whether the message at a seq was withdrawn."""
+        changes = await self.journal.row_changes(conversation, after=seq)
+        events = [change.event for change in changes]
+        return any(
+            isinstance(event, MessageWithdrawn) and event.of == seq for event in events
+        )
 
     async def versions(self, conversation: str) -> list[ShownVersions]:
         """Return the versions of every shown message that has several versions, newest message first."""

@@ -34,6 +34,7 @@ from tenax.concurrency import Backoff
 from tenax.errors import (
     ConfigError,
     Gone,
+    HeadMoved,
     LeaseLost,
     NoSuchConversation,
     StoreUnavailable,
@@ -544,10 +545,13 @@ class Workers:
         before = turns.resumable
         if before is not None and (resume or self._may_resume(turns, before, place)):
             return await self._start_run(history, lease, place, [], before)
-        if turns.waiting:
-            return await self._start_run(
-                history, lease, place, [next(iter(turns.waiting))], None
-            )
+        while history.turns.waiting:
+            inputs = [next(iter(history.turns.waiting))]
+            try:
+                return await self._start_run(history, lease, place, inputs, None)
+            except HeadMoved:
+                # The person withdrew the message in the meantime.
+                await history.catch_up()
         return None
 
     async def _start_run(

@@ -283,13 +283,22 @@ async def replace_message(
     key: str,
     body: NewVersion,
 ) -> Stored:
-    """Replace a message and the later messages. The earlier version stays; `choose` brings the version back."""
+    """Replace a message and the later messages. The earlier version stays; `choose` brings the version back.
+
+    A waiting message is only exchanged: it keeps no version, and the new message is the last of the waiting messages.
+    """
     once = Dedup(f"web:{user_of(call)}", key)
     parts = None
     if body.text is not None:
         parts = await _parts_of(runtime, body.text, body.attachments)
     stored = await runtime.replace(id, seq, parts, model=body.model, dedup=once)
     return Stored(stored.seq)
+
+
+@endpoint("POST", "/api/conversations/{id}/messages/{seq}/withdraw", 204)
+async def withdraw_message(runtime: Runtime, id: Id, seq: Seq) -> None:  # noqa: A002
+    """Cancel a message that waits for its answer. 409 if the answer has begun."""
+    await runtime.withdraw(id, seq)
 
 
 @endpoint("POST", "/api/conversations/{id}/messages/{seq}/choose", 204)
