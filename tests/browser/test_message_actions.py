@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from playwright.sync_api import Route
+
 from tenax.models import Reply, Trouble
-from tests.support.browser import Serve, Tab, Window, expect
+from tests.support.browser import Pace, Serve, Tab, Window, expect
+
+SLOW = " ".join(f"word{n:03}" for n in range(60))
 
 
 def act(tab: Tab, kind: str, name: str, nth: int = -1) -> None:
@@ -49,6 +55,64 @@ def test_an_edited_message_is_answered_again_and_both_versions_stay(
     act(tab, "user", "Next version", 0)
     tab.answered("One.", count=1)
     expect(tab.rows("user").locator(".versions")).to_have_text("2/2")
+
+
+def test_a_queued_message_is_edited_and_cancelled(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
+    """Both reach every tab at once, while the answer goes on. Up edits the last queued message."""
+    pace = Pace(tmp_path, 20)
+    served = serve(Reply(SLOW, pause=0.03), "And that.", env=pace.env)
+    tab = window.enter(served)
+    tab.say("First")
+    tab.shows("word005")
+    tab.say("Second", "Queue")
+    tab.say("Third", "Queue")
+    other = window.tab(f"{served.url}/c/{tab.conversation}")
+    for each in (tab, other):
+        expect(each.rows("user", "queued")).to_have_count(2)
+    act(tab, "user", "Cancel message")
+    for each in (tab, other):
+        expect(each.rows("user", "queued")).to_have_count(1)
+        assert each.texts("user") == ["First", "Second"]
+    other.box.press("ArrowUp")
+    box = other.page.get_by_label("Edited message")
+    expect(box).to_have_value("Second")
+    box.fill("Second, but better")
+    box.press("Enter")
+    for each in (tab, other):
+        expect(each.rows("user", "queued")).to_contain_text("Second, but better")
+    pace.say()
+    for each in (tab, other):
+        each.answered("And that.")
+        assert each.texts("user") == ["First", "Second, but better"]
+        expect(each.rows("user").locator(".versions")).to_have_count(0)
+
+
+def test_a_message_whose_answer_began_is_not_cancelled(
+    serve: Serve, window: Window, tmp_path: Path
+) -> None:
+    """The tab did not hear yet that the answer began. One sentence says so."""
+    pace = Pace(tmp_path, 20)
+    tab = window.enter(serve(Reply(SLOW, pause=0.03), "And that.", env=pace.env))
+    window.expects("409")
+    tab.say("First")
+    tab.shows("word005")
+    tab.say("Second", "Queue")
+    cancel = tab.rows("user", "queued").get_by_role("button", name="Cancel message")
+    routes: list[Route] = []
+
+    def hold(route: Route) -> None:
+        routes.append(route)
+
+    tab.page.route("**/withdraw", hold)
+    cancel.click()
+    pace.say()
+    tab.answered("And that.")
+    routes[0].continue_()
+    sentence = "This message no longer waits: its answer has begun, or it was removed."
+    expect(tab.page.locator(".toast", has_text=sentence)).to_be_visible()
+    assert tab.texts("user") == ["First", "Second"]
 
 
 def test_an_answer_is_given_again(serve: Serve, window: Window) -> None:

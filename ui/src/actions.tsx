@@ -10,6 +10,7 @@ import { copyText } from "./prose";
 import { attempt, enter, running, toast, type View } from "./state";
 import { t } from "./text";
 import type { Listed, Row } from "./types";
+import { isWaiting } from "./words";
 
 /** Only rows of stored events have numbers. A row that is still being written has no actions. */
 const isStored = (row: Row): boolean => /^\d+$/.test(row.id);
@@ -19,6 +20,9 @@ async function replace(view: View, seq: string, body: { text?: string; attachmen
   await call("POST", conversationPath(view.id, `/messages/${seq}/replace`), body, { "Idempotency-Key": newKey() });
   return true;
 }
+
+/** Cancel a message that waits. The stream removes the row in every tab. */
+const withdraw = (view: View, row: Row) => attempt(() => call("POST", conversationPath(view.id, `/messages/${row.id}/withdraw`)));
 
 /** The message that an answer belongs to: the last message above the row. */
 function messageAbove(view: View, row: Row): Row | undefined {
@@ -74,7 +78,8 @@ export function MessageActions({ view, row, edit }: { view: View; row: Row; edit
   return <span class="buttons-row">
     <Versions view={view} row={row} />
     <CopyButton text={row.text ?? ""} />
-    <IconButton icon="edit" name={t("common.edit")} disabled={running.value} act={edit} />
+    <IconButton icon="edit" name={t("common.edit")} disabled={running.value && !isWaiting(row)} act={edit} />
+    {isWaiting(row) && <IconButton icon="close" name={t("message.cancel")} act={() => void withdraw(view, row)} />}
   </span>;
 }
 
@@ -124,7 +129,7 @@ export function EditBox({ view, row, close }: { view: View; row: Row; close: () 
     <textarea ref={area} aria-label={t("message.edited")} dir="auto" rows={1} value={text} onInput={(event) => setText(event.currentTarget.value)} onKeyDown={onKeyDown} />
     <p class="choices">
       <button type="button" onClick={leave}>{t("common.cancel")}</button>
-      <button type="submit" class="main" disabled={busy || running.value}>{t("composer.send")}</button>
+      <button type="submit" class="main" disabled={busy || (running.value && !isWaiting(row))}>{t("composer.send")}</button>
     </p>
   </form>;
 }

@@ -17,6 +17,7 @@ import { useSuggestions } from "./suggest";
 import { t } from "./text";
 import { PullThePlug } from "./tour";
 import type { How } from "./types";
+import { isWaiting } from "./words";
 
 /** Put a text into the input box. It replaces the text there, or is added below it. */
 export function fill(text: string, below = false): void {
@@ -68,9 +69,9 @@ export function Composer({ view, conversation }: { view: View | null; conversati
     if (event.key === "Escape") {
       if (busy) void stop();
       else area.current?.blur();
-    } else if (event.key === "ArrowUp" && text === "" && !busy && view !== null) {
+    } else if (event.key === "ArrowUp" && text === "" && view !== null) {
       const last = view.last((row) => row.kind === "user" && row.author !== "system");
-      if (last === undefined) return;
+      if (last === undefined || (busy && !isWaiting(last))) return;
       event.preventDefault();
       view.editing.value = last.id;
     } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing && (sendKey.value === "enter" || event.ctrlKey || event.metaKey)) {

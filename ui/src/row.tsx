@@ -94,7 +94,7 @@ function UserRow({ view, row }: { view: View; row: Row }) {
     <h2 class="hidden">{row.author === "system" ? "Tenax" : row.author ? visible(row.author) : t("common.you")}</h2>
     <div class="bubble"><PlainText text={row.text ?? ""} /><Parts conversation={view.id} parts={row.parts} /></div>
     <p class="meta">
-      {waits !== undefined ? <strong class="tag">{t(waits)}</strong> : <MessageActions view={view} row={row} edit={() => (view.editing.value = row.id)} />} <Time row={row} />
+      {waits !== undefined && <strong class="tag">{t(waits)}</strong>} <MessageActions view={view} row={row} edit={() => (view.editing.value = row.id)} /> <Time row={row} />
     </p>
   </div>;
 }

@@ -19,6 +19,8 @@ const WORK = {
 export type Work = (typeof WORK)[keyof typeof WORK] | "use";
 const firstWord = (name: string): string => name.split(/[_.\-/ ]/)[0]?.toLowerCase() ?? "";
 export const workOf = (name: string): Work => (name === "search_web" ? "fetch" : ((WORK as Record<string, Work>)[firstWord(name)] ?? "use"));
+/** Whether a message waits for its answer, or for the next step of the present one. */
+export const isWaiting = (row: Row): boolean => row.state === "queued" || row.state === "steering";
 /** Whether a tool call failed, or a command ended with an error. */
 export const isFailed = (row: Row): boolean => row.kind === "tool" && (row.state === "failed" || (endingOf(row)?.code ?? 0) !== 0);
 
