@@ -19,12 +19,15 @@ import click
 import msgspec
 import pytest
 
+import tenax as journals
 from tenax.clock import Timing
-from tenax.events import BODY_BYTES_MAX
+from tenax.events import BODY_BYTES_MAX, MessageWithdrawn, RunFinished, RunStarted
+from tenax.journal import LOCAL_USER
 from tenax.models import Reply, Script, ScriptedCall, Trouble
 from tests.cli.conftest import tenax
+from tests.contract.engine.base import begin, take
 from tests.support.runs import config_of
-from tests.support.turns import journal_of, rows_of, set_up
+from tests.support.turns import journal_of, rows_of, set_up, wait_for
 
 ANSWER = "Forty-two, I think."
 
@@ -346,6 +349,30 @@ def test_every_change_is_a_line_of_json(
     code, out, _ = tenax(capsys, "-p", "again", "-c", first["conversation"], "--json")
     assert code == 1
     assert "No entry." in msgspec.json.decode(out.splitlines()[-1])["row"]["text"]
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_message_that_is_cancelled_elsewhere_ends_it(
+    home: Path, more: tuple[str, ...]
+) -> None:
+    """Exit code 1. The message waits behind the answer of another process."""
+    set_up(home, [Reply(words=ANSWER)])
+    with journals.open(os.environ["TENAX_STORE"], user=LOCAL_USER) as journal:
+        name = begin(journal)
+        lease = take(journal, f"run:{name}")
+        journal.append(name, [RunStarted()], run="r-1", lease=lease)
+        args = [sys.executable, "-m", "tenax", "-p", "hello", "-c", name, *more]
+        process = subprocess.Popen(
+            args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+        )
+        waiting = wait_for(journal, name, "message.user")
+        journal.append(name, [MessageWithdrawn(waiting.seq)])
+        end = [RunFinished("completed")]
+        journal.append(name, end, run="r-1", lease=lease, release=True)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors.decode()
+    if not more:
+        assert "cancelled before its answer began." in errors.decode()
 
 
 def test_a_wrong_key_is_told_and_the_message_is_kept(

@@ -388,6 +388,41 @@ def test_while_an_answer_is_written_words_wait_or_steer(
     assert kinds == ["begin", "mind the gap", "later"]
 
 
+def test_a_queued_message_is_edited_and_cancelled(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/edit replaces the last queued message, Ctrl-C ends the edit only, /cancel removes the message."""
+    pace = paced(home, monkeypatch, 2)
+    set_up(home, [Reply(words="one two three", pause=0.01), Reply(words="Afterwards.")])
+    talk = start()
+    talk.send("begin")
+    talk.until("one")
+    talk.send("/cancel")
+    talk.until("No message is queued. /stop stops the answer.")
+    talk.send("later")
+    talk.until("> later (queued)")
+    talk.send("/edit")
+    talk.until("Editing: Enter sends a new version, Ctrl-C cancels")
+    talk.type(CTRL_C)
+    talk.send("too much")
+    talk.until("> too much (queued)")
+    talk.send("/cancel")
+    talk.until("Cancelled: too much")
+    talk.send("/edit")
+    talk.until("Ctrl-C cancels")
+    talk.send(" on")
+    talk.until("> later on (queued)")
+    pace.say()
+    talk.until("Afterwards.")
+    talk.at_rest()
+    assert said_in(home) == [
+        ("user", "begin"),
+        ("assistant", "one two three"),
+        ("user", "later on"),
+        ("assistant", "Afterwards."),
+    ]
+
+
 @pytest.mark.parametrize(
     ("answer", "state"), [("y", "done"), ("n", "denied"), ("c", "done")]
 )
@@ -1175,7 +1210,17 @@ def test_what_can_be_looked_up_and_set(home: Path, start: Start) -> None:
         "compact",
         "clear",
     ]
-    for name in [*names, "model", "tools", "stop", "steer", "queue", "title", "help"]:
+    for name in [
+        *names,
+        "model",
+        "tools",
+        "stop",
+        "steer",
+        "queue",
+        "cancel",
+        "title",
+        "help",
+    ]:
         assert f"/{name} " in listed
     assert "/sessions" not in listed
     talk.send("/tools")

@@ -34,13 +34,14 @@ from tenax.parts import Part, Text
 from tenax.runtime.runtime import How
 from tenax.text import to_one_line
 from tenax.tools.shell.sandbox import Sandbox
-from tenax.views.transcript import Change, Grow, Put, Row
+from tenax.views.transcript import Change, Drop, Grow, Put, Row
 
 __all__ = ["ask"]
 
 _WAITING = (
     "Waiting for input on stdin; press Ctrl-D or use `</dev/null` if there is none."
 )
+_CANCELLED = "The message was cancelled before its answer began."
 _STOP_SECONDS = 3.0
 _AWAY_SECONDS = 0.5
 
@@ -287,6 +288,8 @@ class _Words(_Printer):
     def changed(self, _seq: int, changes: list[Change]) -> None:
         for change in changes:
             match change:
+                case Drop(name) if name == str(self._seq):
+                    self._failed = _CANCELLED
                 case Put(row) if self._is_mine(row):
                     self._print_row(row)
                 case Grow(name, offset, text, "text") if (
@@ -358,6 +361,8 @@ class _Lines(_Printer):
         for change in changes:
             click.echo(in_json({"seq": seq, **msgspec.to_builtins(change)}))
             match change:
+                case Drop(name) if name == str(self._seq):
+                    self._failed = _CANCELLED
                 case Put(row) if (
                     self._is_mine(row)
                     and row.kind == "marker"

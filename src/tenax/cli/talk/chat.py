@@ -30,6 +30,7 @@ from tenax.errors import (
     Gone,
     InvalidInput,
     OutcomeUnknown,
+    RunConflict,
     StoreError,
     StoreUnavailable,
     TenaxError,
@@ -454,12 +455,12 @@ class TerminalChat:
         """Handle Ctrl-C: stop the command or the answer, or clear the input, or leave at the second press."""
         if self._command is not None:
             self._command.stop()
+        elif self.editing is not None or (self.run is None and self.prompt.text):
+            self._armed, self.editing = False, None
+            self.prompt.clear()
         elif self.run is not None and not self._armed:
             self._armed = True
             self.spawn(self.stop())
-        elif self.run is None and (self.prompt.text or self.editing is not None):
-            self._armed, self.editing = False, None
-            self.prompt.clear()
         elif self._armed:
             self.prompt.leave()
         else:
@@ -713,14 +714,18 @@ class TerminalChat:
         self, name: str, seq: int, parts: list[Part], once: Dedup
     ) -> None:
         """Store another version of a message, with the attachments of the message and more."""
-        if self.run is not None:
-            raise InvalidInput("An answer is being written.", hint="/stop stops it.")
         fact = await self.runtime.journal.fact(name, seq)
         if fact is not None and isinstance(fact.event, MessageUser):
             parts[1:1] = [
                 part for part in fact.event.parts if not isinstance(part, Text)
             ]
-        await self.runtime.replace(name, seq, parts, dedup=once)
+        try:
+            await self.runtime.replace(name, seq, parts, dedup=once)
+        except RunConflict as error:
+            # Only a queued message can be replaced during an answer.
+            raise InvalidInput(
+                "An answer is being written.", hint="/stop stops it."
+            ) from error
         self.editing = None
 
 

@@ -37,7 +37,7 @@ _HABITS: Final = {
     "reset": "new",
 }
 _NAMES: Final = ("new", "list", "open", "search", "undo", "retry", "edit", "versions", "fork", "compact", "clear", "model", "mode", "tools",
-                 "rules", "changes", "putback", "attach", "stop", "steer", "queue", "title", "help")  # fmt: skip
+                 "rules", "changes", "putback", "attach", "stop", "steer", "queue", "cancel", "title", "help")  # fmt: skip
 _TITLE_COLUMNS: Final = 60
 _MODES: Final[dict[Mode, str]] = {
     "ask": "Tenax asks before a call that changes something",
@@ -263,9 +263,10 @@ class Commands:
         await self._chat.runtime.replace(name, int(row.id), model=words or None)
 
     async def _edit(self, _words: str) -> None:
-        """Edit the last message, and send it as another version."""
-        name = self._at_rest
-        row = await self._last_message(name)
+        """Edit the last message, and send it as another version; a queued message is replaced."""
+        row = await self._last_queued()
+        name = self._here if row is not None else self._at_rest
+        row = row or await self._last_message(name)
         self._chat.editing = (name, int(row.id))
         self._chat.prompt.put(row.text)
 
@@ -343,6 +344,20 @@ class Commands:
     async def _queue(self, words: str) -> None:
         """WORDS: send a message after the current answer, as Enter does."""
         await self._chat.say(words)
+
+    async def _cancel(self, _words: str) -> None:
+        """Cancel the last queued message."""
+        row = await self._last_queued()
+        if row is None:
+            raise InvalidInput("No message is queued.", hint="/stop stops the answer.")
+        await self._chat.runtime.withdraw(self._here, int(row.id))
+        self._chat.tell(f"Cancelled: {fit(to_one_line(row.text), _TITLE_COLUMNS)}")
+
+    async def _last_queued(self) -> Row | None:
+        """Return the last message of the person that waits for a run, or None."""
+        page = await self._chat.runtime.page(self._here, limit=1)
+        rows = [row for row in page.waiting if row.author != "system"]
+        return rows[-1] if rows else None
 
     async def _attach(self, words: str) -> None:
         """[FILE]: attach a text file, a picture or a PDF to the next message; without FILE, remove attachments."""
