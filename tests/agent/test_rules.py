@@ -38,7 +38,7 @@ from tests.support.runs import (
 )
 
 ODD = "a[1]/b*?.txt"
-EXACT, FOLDER = "a[[]1]/b[*][?].txt", "a[[]1]/*"
+EXACT, FOLDER = "a[[]1]/b[*][?].txt", "a[[]1]/**"
 
 
 def write(path: str, content: str = "x") -> Reply:
@@ -80,11 +80,11 @@ async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
     ) as runtime:
         name, seq, ask = await asked(runtime)
         (question,) = await runtime.questions(name)
-        patterns = [EXACT, FOLDER.replace("/*", "/*.txt"), FOLDER]
+        patterns = [EXACT, FOLDER.replace("/**", "/*.txt"), FOLDER]
         assert question.conversation == question.always == patterns
         assert question.notes == [
             "any content",
-            "every .txt file in a[1] and below, any content",
+            "every .txt file in a[1], any content",
             "every file in a[1] and below, any content",
         ]
         await runtime.answer(name, ask.message, ask.call, "always", pattern=EXACT)
@@ -105,7 +105,7 @@ async def test_always_makes_a_rule_and_the_call_is_made(config: Config) -> None:
 
 
 async def test_a_folder_may_be_allowed_with_what_is_in_it(config: Config) -> None:
-    """Nothing beside it; a rule for one tool is none for another."""
+    """With the folders below. Nothing beside it; a rule for one tool is none for another."""
     edit = Reply(
         calls=[ScriptedCall("edit_file", {"path": "n/a.txt", "old": "x", "new": "y"})]
     )
@@ -113,10 +113,23 @@ async def test_a_folder_may_be_allowed_with_what_is_in_it(config: Config) -> Non
         config, [write("n/a.txt"), write("n/deep/b.txt"), edit]
     ) as runtime:
         name, _, ask = await asked(runtime)
-        await runtime.answer(name, ask.message, ask.call, "always", pattern="n/*")
+        await runtime.answer(name, ask.message, ask.call, "always", pattern="n/**")
         _, _, second = await asked(runtime, 2, name)
         assert second.name == "edit_file"
         assert (config.tools_folder / "n" / "deep" / "b.txt").exists()
+
+
+async def test_files_of_one_kind_may_be_allowed_in_one_folder(config: Config) -> None:
+    """In the conversation: a file in a folder below asks again."""
+    calls = [write("n/a.txt"), write("n/b.txt"), write("n/deep/c.txt")]
+    async with hands(config, calls) as runtime:
+        name, _, ask = await asked(runtime)
+        await runtime.answer(
+            name, ask.message, ask.call, "conversation", pattern="n/*.txt"
+        )
+        _, _, second = await asked(runtime, 2, name)
+        assert second.touches == "n/deep/c.txt"
+        assert (config.tools_folder / "n" / "b.txt").exists()
 
 
 @pytest.mark.parametrize("pattern", ["", "other.txt", "a[1]/b*?.txt", "a/*", "\u202e*"])
@@ -211,7 +224,7 @@ async def test_only_the_local_user_makes_rules_and_only_theirs_allow(
                 [],
                 [
                     "any content",
-                    "every .txt file in this folder and below, any content",
+                    "every .txt file in this folder, any content",
                 ],
                 "--- a.txt\n+++ a.txt\n@@ -0,0 +1,1 @@\n+x\n\\ No newline at end of file",
                 "changes a file",
@@ -298,7 +311,7 @@ async def test_a_no_stands_whatever_is_allowed_besides(
                     ask.message,
                     "a",
                     "always" if how == "always" else "conversation",
-                    pattern="src/*",
+                    pattern="src/**",
                 )
 
         if not no_first:

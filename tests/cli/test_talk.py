@@ -822,17 +822,17 @@ def test_always_shows_the_rule_before_it_makes_it(home: Path, start: Start) -> N
     shown = talk.until("Type always 1")
     assert " 1  write_file  a[[]1]/notes.txt (any content)" in shown
     assert " 2  write_file  a[[]1]/*.txt" in shown
-    assert " 3  write_file  a[[]1]/*" in shown
+    assert " 3  write_file  a[[]1]/**" in shown
     assert load({"TENAX_HOME": str(home)}).rules == ()
     talk.send("always 4")
     talk.until("No pattern has the number 4.")
     talk.send("always 3")
     talk.until("So be it.")
     assert load({"TENAX_HOME": str(home)}).rules == (
-        Rule("allow", "write_file", "a[[]1]/*"),
+        Rule("allow", "write_file", "a[[]1]/**"),
     )
     talk.send("/rules")
-    talk.until("1  allow  write_file  a[[]1]/*")
+    talk.until("1  allow  write_file  a[[]1]/**")
     talk.send("once more")
     assert "Allow" not in talk.until("Again.")
     talk.send("/rules remove 2")

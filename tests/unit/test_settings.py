@@ -7,10 +7,13 @@ import os
 import stat
 import threading
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tenax.clock import Timing
 from tenax.config import load
@@ -419,19 +422,56 @@ def test_an_exact_pattern_fits_its_text_and_no_other(touches: str) -> None:
     assert not any(rule.matches("note", other) for other in others if other != touches)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "matched", "not_matched"),
+    [
+        ("src/*.py", ["src/a.py", "src/.py"], ["src/deep/a.py", "a.py"]),
+        ("*", ["a.py", "src/deep/a.py"], []),
+        ("src/*", ["src/a.py"], ["src/deep/a.py", "src"]),
+        ("src/**", ["src/a.py", "src/deep/er/a.py"], ["src", "other/src/a.py"]),
+        ("src/**.py", ["src/a.py", "src/deep/a.py"], ["src/a.txt", "a.py"]),
+        ("**/test_*", ["a/test_b", "a/b/test_c"], ["a/test_b/secret", "test_d"]),
+        ("*/b/**", ["a/b/c", "a/b/c/d"], ["x/a/b/c"]),
+        ("src[!a]a.py", ["src-a.py"], ["src/a.py"]),
+        ("src?a.py", ["src-a.py"], ["src/a.py"]),
+    ],
+)
+def test_a_star_for_files_stays_in_its_folder(
+    pattern: str, matched: list[str], not_matched: list[str]
+) -> None:
+    """In an allow rule about paths, only `**` matches folders below. A lone `*` means every file."""
+    allow = Rule("allow", "write_file", pattern)
+    assert [p for p in matched if not allow.matches("write_file", p, paths=True)] == []
+    assert [p for p in not_matched if allow.matches("write_file", p, paths=True)] == []
+
+
+@given(
+    st.text("ab/*?[]!", max_size=12).filter(str.strip),
+    st.text("ab/", max_size=12),
+)
+def test_a_deny_rule_matches_at_least_what_an_allow_rule_matches(
+    pattern: str, path: str
+) -> None:
+    """A deny rule about a path matches as it did before `**` had a meaning, and an allow rule never matches more."""
+    deny, allow = (Rule(verdict, "*", pattern) for verdict in ("deny", "allow"))
+    assert deny.matches("edit_file", path, paths=True) == fnmatchcase(path, pattern)
+    if allow.matches("edit_file", path, paths=True):
+        assert fnmatchcase(path, pattern)
+
+
 def test_what_is_proposed_for_a_call() -> None:
     """The very thing; of a file also its folder; nothing where the line hides or is too long to be read."""
     assert propose("a[1]/b*/c.txt", paths=True) == {
         "a[[]1]/b[*]/c.txt": "",
-        "a[[]1]/b[*]/*.txt": "every .txt file in a[1]/b* and below",
-        "a[[]1]/b[*]/*": "every file in a[1]/b* and below",
+        "a[[]1]/b[*]/*.txt": "every .txt file in a[1]/b*",
+        "a[[]1]/b[*]/**": "every file in a[1]/b* and below",
     }
     assert propose("rm -r a/b", paths=False) == {"rm -r a/b": ""}
     assert propose("top.txt", paths=True) == {
         "top.txt": "",
-        "*.txt": "every .txt file in this folder and below",
+        "*.txt": "every .txt file in this folder",
     }
-    assert list(propose("n/.env", paths=True)) == ["n/.env", "n/*"]
+    assert list(propose("n/.env", paths=True)) == ["n/.env", "n/**"]
     assert list(propose("Makefile", paths=True)) == ["Makefile"]
     for none in ("", " ", "a\ufffdb", "x" * 5000):
         assert propose(none, paths=True) == {}

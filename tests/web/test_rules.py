@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.served import Page, Served, Stream
 
-RULE = {"verdict": "allow", "tool": "write_file", "touches": "a/*"}
+RULE = {"verdict": "allow", "tool": "write_file", "touches": "a/**"}
 
 
 def question(stream: Stream, name: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def test_always_allows_from_now_on(asking: Served) -> None:
         row = question(stream, name)
         (found,) = page.get(f"/conversations/{name}/approvals")["questions"]
         assert f"{found['message']}:{found['call']}" == row["id"]
-        patterns = ["a/note.txt", "a/*.txt", "a/*"]
+        patterns = ["a/note.txt", "a/*.txt", "a/**"]
         assert found["conversation"] == found["always"] == patterns
         assert found["diff"].startswith("--- a/note.txt\n+++ a/note.txt\n@@ -0,0 ")
         assert found["badge"] == "changes a file"
@@ -46,7 +46,7 @@ def test_always_allows_from_now_on(asking: Served) -> None:
             == "The pattern b/* does not fit what this call touches: a/note.txt"
         )
         assert page.get("/rules")["rules"] == []
-        page.post(path, {**answer, "pattern": "a/*"}, status=202)
+        page.post(path, {**answer, "pattern": "a/**"}, status=202)
         stream.read_until(name, says("Thank you."))
     assert page.get(f"/conversations/{name}/approvals")["questions"] == []
     assert page.get("/rules")["rules"] == [RULE]

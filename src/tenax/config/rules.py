@@ -1,7 +1,7 @@
 """Rules: decisions about future calls of tools. The gate applies them, `read.py` reads them.
 
-A deny rule takes precedence over every allow rule. Both patterns of a rule follow the shell: `*`, `?`, `[...]`; a `*`
-also matches `/`.
+A deny rule takes precedence over every allow rule. Both patterns of a rule follow the shell: `*`, `?`, `[...]`. A `*`
+also matches `/`, except in an allow rule about the path of a file: there only `**` does.
 """
 
 from __future__ import annotations
@@ -59,13 +59,20 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     touches: _Pattern = "*"
 
     def matches(
-        self, name: str, touches: str, *, line: bool = False, exact: str = ""
+        self,
+        name: str,
+        touches: str,
+        *,
+        line: bool = False,
+        paths: bool = False,
+        exact: str = "",
     ) -> bool:
         """Return whether the rule applies to a call of the tool `name`.
 
-        With `line`, `touches` is a command line, and an allow rule must not allow a second command in it. `exact` is a
-        longer text for the same call, such as a whole URL. A pattern matches `exact` as a whole or not at all: a star
-        that was meant for `touches` must not match more of `exact`.
+        With `line`, `touches` is a command line, and an allow rule must not allow a second command in it. With `paths`,
+        `touches` is a path, and a `*` of an allow rule does not match folders below. `exact` is a longer text for the
+        same call, such as a whole URL. A pattern matches `exact` as a whole or not at all: a star that was meant for
+        `touches` must not match more of `exact`.
         """
         is_about = fnmatchcase(touches, self.touches) or (
             exact != "" and self.touches == escape_pattern(exact)
@@ -79,6 +86,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return True
         # A server chooses the names of its tools, so that only a pattern with `__`, or `*`, allows SERVER__TOOL.
         if "__" in name and "__" not in self.tool and self.tool != "*":
+            return False
+        if paths and not _stays_in_folder(self.touches, touches):
             return False
         return not line or self._allows_line(touches)
 
@@ -109,13 +118,28 @@ def escape_pattern(text: str) -> str:
     return glob.escape(text)
 
 
+def _stays_in_folder(pattern: str, path: str) -> bool:
+    """Return whether only the `**` of a pattern match a `/` of the path that it matches. A lone `*` means every file."""
+    if pattern == "*":
+        return True
+    if "**" not in pattern:
+        return path.count("/") == pattern.count("/")
+    # Between the first and the last `**` everything is allowed. The ends have as many slashes as their patterns, so
+    # that each `/` is matched by a `/`.
+    names = path.split("/")
+    first, last = pattern.partition("**")[0], pattern.rpartition("**")[2]
+    beginning = "/".join(names[: first.count("/") + 1])
+    end = "/".join(names[len(names) - last.count("/") - 1 :])
+    return fnmatchcase(beginning, f"{first}*") and fnmatchcase(end, f"*{last}")
+
+
 def propose(
     touches: str, *, paths: bool, line: bool = False, exact: str = ""
 ) -> dict[str, str]:
     """Return patterns for a call, each with a note about what it leaves open: the exact text first, then wider patterns.
 
     The wider patterns are `touches` where `exact` says more; the files with the same suffix in the folder of a path, and
-    the folder; and the arguments of a known command. Nothing is proposed if the exact text does not show everything, or
+    the folder with all below; and the arguments of a known command. Nothing is proposed if the exact text does not show everything, or
     is too long for a person to read before agreeing.
     """
     shown = exact or touches
@@ -143,15 +167,15 @@ def propose(
 
 
 def _propose_files(path: str) -> dict[str, str]:
-    """Return wider patterns for a path: the same suffix, and the folder. A star also matches the folders below."""
+    """Return wider patterns for a path: the same suffix in its folder, and everything in the folder and below."""
     folder, slash, name = path.rpartition("/")
-    where = f"in {folder} and below" if slash else "in this folder and below"
+    where = f"in {folder}" if slash else "in this folder"
     beginning = f"{escape_pattern(folder)}/" if slash else ""
     found = {}
     if suffix := _SUFFIX.fullmatch(name):
         found[f"{beginning}*.{suffix[1]}"] = f"every .{suffix[1]} file {where}"
     if slash:
-        found[f"{beginning}*"] = f"every file {where}"
+        found[f"{beginning}**"] = f"every file {where} and below"
     return found
 
 

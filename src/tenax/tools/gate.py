@@ -205,7 +205,8 @@ class Gate:
         if "deny" in verdicts:
             return _forbidden(name, touches)
         here = any(
-            rule.matches(name, touches, line=tool.line, exact=exact) for rule in allowed
+            rule.matches(name, touches, line=tool.line, paths=tool.paths, exact=exact)
+            for rule in allowed
         )
         is_free = not tool.asks or "allow" in verdicts or here
         by_mode = not is_free and tool.edits and mode == "edits"
@@ -314,7 +315,9 @@ class Gate:
         return {
             rule.verdict
             for rule in self._rules()
-            if rule.matches(tool.name, touches, line=tool.line, exact=exact)
+            if rule.matches(
+                tool.name, touches, line=tool.line, paths=tool.paths, exact=exact
+            )
         }
 
     def _permit(self, permit: Allowed) -> Allowed:
