@@ -217,6 +217,19 @@ SCROLL_UP = """async () => {
 }"""
 
 
+def test_only_the_messages_scroll(serve: Serve, window: Window) -> None:
+    """However long they are, the page itself is as tall as the window, also for the headings that nobody sees."""
+    tab = window.enter(serve(Reply("A line.\n\n" * 12)))
+    for count in (1, 2, 3):
+        tab.say(f"Message {count}")
+        expect(tab.rows("assistant", "")).to_have_count(count)
+    tab.rows("user").first.evaluate("row => row.scrollIntoView()")
+    expect(tab.rows("user").first).to_be_in_viewport()
+    more = "document.documentElement.scrollHeight - window.innerHeight"
+    assert tab.page.evaluate(more) == 0
+    assert tab.page.evaluate("window.scrollY") == 0
+
+
 def test_a_search_opens_the_conversation_at_the_message(
     serve: Serve, window: Window, tmp_path: Path
 ) -> None:
