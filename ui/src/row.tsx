@@ -72,7 +72,7 @@ function RetryRow({ row }: { row: Row }) {
   return <p class="status">
     <span class="text" role="status">{row.text}</span>
     {running.value && <span class="countdown">
-      {seconds > 0 ? t("row.next_try", { n: seconds }) : t("row.trying")}
+      {seconds > 0 ? t("row.next_try", { time: durationOf(seconds) }) : t("row.trying")}
       {row.attempt ? ` ${t("row.attempt_failed", { n: row.attempt })}` : ""}
     </span>}
   </p>;
