@@ -7,7 +7,7 @@ import { prevented } from "./form";
 import { useLoaded } from "./hooks";
 import { Icon } from "./icon";
 import { attempt, type View } from "./state";
-import { t, tx } from "./text";
+import { t } from "./text";
 import { Arguments, commandOf, Head } from "./toolrow";
 import type { Question, Row } from "./types";
 import { targetWords, visible } from "./words";
@@ -63,7 +63,7 @@ export function Approval({ view, row }: { view: View; row: Row }) {
       </button>
       {patterns.length > 0 &&
         <button type="button" aria-expanded={open === "patterns"} aria-keyshortcuts="2" disabled={busy} {...meantLater(() => toggle("patterns"))}>
-          {t("approval.always")} <kbd aria-hidden="true">2</kbd>
+          {t("approval.choose")} <kbd aria-hidden="true">2</kbd>
         </button>}
       <button type="button" aria-keyshortcuts="3 Escape" disabled={busy} {...meant(() => void answer("no"))}>
         {t("approval.no")} <kbd aria-hidden="true">3</kbd>
@@ -77,17 +77,15 @@ export function Approval({ view, row }: { view: View; row: Row }) {
     {open === "patterns" && <div class="patterns">
       <p class="meta">{t(always.size > 0 ? "approval.always_text" : "approval.here_text")}</p>
       {patterns.map((pattern, n) => {
-        const code = <code>{visible(`${row.name} ${pattern}`)}</code>;
-        const note = question?.notes?.[n] ? ` (${question.notes[n]})` : "";
-        return <div class="choices" key={pattern}>
-          <button type="button" disabled={busy} {...meantLater(() => void answer("conversation", { pattern }))}>
-            {tx("approval.allow_here", { pattern: code })}
-            {note}
-          </button>
-          {always.has(pattern) &&
-            <button type="button" aria-label={t("approval.allow_always", { pattern: `${row.name} ${pattern}` }) + note} disabled={busy} {...meantLater(() => void answer("always", { pattern }))}>
-              {t("approval.everywhere")}
-            </button>}
+        const rule = visible(`${row.name} ${pattern}`);
+        const note = question?.notes?.[n] ?? "";
+        const allow = (how: "conversation" | "always") =>
+          <button type="button" aria-label={t(`approval.${how}_named`, { pattern: note === "" ? rule : `${rule} (${note})` })} disabled={busy} {...meantLater(() => void answer(how, { pattern }))}>
+            {t(`approval.${how}`)}
+          </button>;
+        return <div class="pattern" key={pattern}>
+          <p><code>{rule}</code>{note !== "" && <small>{note}</small>}</p>
+          <div class="choices">{allow("conversation")}{always.has(pattern) && allow("always")}</div>
         </div>;
       })}
     </div>}

@@ -61,7 +61,7 @@ export function Head({ row, bare = false }: { row: Row; bare?: boolean }) {
   const path = row.state === "asks" ? null : pathOfCall(row);
   return <>
     <span class="sign"><Icon name={ICONS[workOf(row.name ?? "")]} /></span>
-    <span class="verb">{verb}</span> {bare ? t("tool.command") : <Subject subject={subject} path={path} />}
+    <span class="verb">{verb}{bare && ` ${t("tool.command")}`}</span> {!bare && <Subject subject={subject} path={path} />}
   </>;
 }
 
