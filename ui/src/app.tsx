@@ -12,7 +12,7 @@ import { ModelPicker } from "./models";
 import { UnsentRow } from "./row";
 import { isSelecting, leaveSelection } from "./selection";
 import { WelcomeScreen } from "./setup";
-import { LinkCommand } from "./signin";
+import { BareScreen, LinkCommand } from "./signin";
 import {
   banner, connection, current, denied, deniedWhy, dismiss, drawer, fetchListed, finding, fold, folded, follow, lacks, listReady, loadSetup, outlined,
   panel, palette, pathOf, route, setup, titleOf, toasts, view, wasPulled, type View,
@@ -106,14 +106,11 @@ function Toasts() {
 }
 
 function NeedsLink() {
-  return <main class="setup">
-    <div class="page">
-      <h1>{t("signin.title")}</h1>
-      {deniedWhy.value !== "" && <p>{deniedWhy.value}</p>}
-      <LinkCommand />
-      <p><button type="button" onClick={() => void loadSetup()}>{t("common.reload")}</button></p>
-    </div>
-  </main>;
+  return <BareScreen title={t("signin.title")}>
+    {deniedWhy.value !== "" && <p>{deniedWhy.value}</p>}
+    <LinkCommand />
+    <p><button type="button" onClick={() => void loadSetup()}>{t("common.reload")}</button></p>
+  </BareScreen>;
 }
 
 const FilesPanel = lazy(() => import("./files").then((files) => files.FilesPanel), () => (panel.value = false));

@@ -3,8 +3,8 @@ import { useState } from "preact/hooks";
 import { call, Problem } from "./api";
 import { Field, prevented, Radios } from "./form";
 import { Icon } from "./icon";
-import mark from "./mark.svg";
 import { askBeforePractice } from "./models";
+import { BareScreen } from "./signin";
 import { enter, go, isOwner, modelName, setup, toast } from "./state";
 import { t, tx } from "./text";
 import type { Listed, Offer, Preset, Setup } from "./types";
@@ -47,20 +47,16 @@ function connected(next: Setup): void {
 export function WelcomeScreen() {
   const found = setup.value;
   if (found === null) return <main class="setup"><p class="status">{t("settings.looking")}</p></main>;
-  return <main class="setup" aria-labelledby="greeting">
-    <div class="page">
-      <img src={mark} alt="" width="56" height="56" />
-      <h1 id="greeting">{t("settings.welcome")}</h1>
-      <Offers />
-      <p class="meta">
-        {tx("settings.foot", {
-          file: <code>{visible(found.file)}</code>,
-          version: visible(found.version),
-          licences: <a href="/third-party.txt" target="_blank" rel="noopener">{t("settings.licences")}</a>,
-        })}
-      </p>
-    </div>
-  </main>;
+  return <BareScreen title={t("settings.welcome")}>
+    <Offers />
+    <p class="meta">
+      {tx("settings.foot", {
+        file: <code>{visible(found.file)}</code>,
+        version: visible(found.version),
+        licences: <a href="/third-party.txt" target="_blank" rel="noopener">{t("settings.licences")}</a>,
+      })}
+    </p>
+  </BareScreen>;
 }
 
 /** What can be connected: the models that were found, any other server, the tour and the practice model. */

@@ -1,6 +1,8 @@
 // Signing in with a link: its code is exchanged for a cookie, and for a key that only this page can read.
+import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { become, call, me, Problem } from "./api";
+import mark from "./mark.svg";
 import { CommandLine } from "./prose";
 import { t, tx } from "./text";
 import type { Listed } from "./types";
@@ -8,6 +10,11 @@ import { visible } from "./words";
 
 type SignedIn = { user: string; key: string; instead_of: string };
 export function LinkCommand() { return <><p class="lead">{t("signin.run")}</p><CommandLine command="tenax link" /></>; }
+
+/** A screen for a person who cannot start yet: the mark, a title, and what to do. */
+export const BareScreen = ({ title, children }: { title: string; children: ComponentChildren }) => <main class="setup">
+  <div class="page"><img src={mark} alt="" width="56" height="56" /><h1>{title}</h1>{children}</div>
+</main>;
 
 /** Where to go after signing in: a path of this site, never another site. */
 function target(to: string | null): string { return to !== null && /^\/(?![/\\])/.test(to) ? to : "/"; }
@@ -41,23 +48,17 @@ export function SignInScreen({ code, to, done }: { code: string; to: string | nu
   };
   const go = (replace: boolean) => inTurn(() => signIn(replace));
   useEffect(() => { if (code !== "") void go(false); }, []);
-  if (said !== null) return <main class="setup">
-    <div class="page">
-      <h1>{said.message}</h1>
-      {said.passing ? <p><button type="button" class="main" disabled={busy} onClick={() => void go(false)}>{t("common.try_again")}</button></p> : <LinkCommand />}
-    </div>
-  </main>;
+  if (said !== null) return <BareScreen title={said.message}>
+    {said.passing ? <p><button type="button" class="main" disabled={busy} onClick={() => void go(false)}>{t("common.try_again")}</button></p> : <LinkCommand />}
+  </BareScreen>;
   if (asked === null) return <main class="setup"><p class="status">{t("signin.busy")}</p></main>;
-  return <main class="setup">
-    <div class="page">
-      <h1>{t("signin.ask", { user: visible(asked.user) })}</h1>
-      <p class="lead">
-        {tx("signin.warning", { present: <strong>{visible(asked.instead_of)}</strong>, user: <strong>{visible(asked.user)}</strong> })}
-      </p>
-      <div class="choices">
-        <button type="button" class="main" disabled={busy} onClick={() => done("/")}>{t("signin.stay", { user: visible(asked.instead_of) })}</button>
-        <button type="button" disabled={busy} onClick={() => void go(true)}>{t("signin.change", { user: visible(asked.user) })}</button>
-      </div>
+  return <BareScreen title={t("signin.ask", { user: visible(asked.user) })}>
+    <p class="lead">
+      {tx("signin.warning", { present: <strong>{visible(asked.instead_of)}</strong>, user: <strong>{visible(asked.user)}</strong> })}
+    </p>
+    <div class="choices">
+      <button type="button" class="main" disabled={busy} onClick={() => done("/")}>{t("signin.stay", { user: visible(asked.instead_of) })}</button>
+      <button type="button" disabled={busy} onClick={() => void go(true)}>{t("signin.change", { user: visible(asked.user) })}</button>
     </div>
-  </main>;
+  </BareScreen>;
 }
