@@ -68,6 +68,6 @@ export function Devices() {
         <button type="button" class="quiet" onClick={() => askAll(false)}>{t("common.cancel")}</button>
       </> : <button type="button" class="quiet" onClick={() => askAll(true)}>{t("devices.all_ask")}</button>}
     </div>
-    {isOwner.value && <><Setting name="serve.sign_in_days" /></>}
+    {isOwner.value && <Setting name="serve.sign_in_days" />}
   </section>;
 }

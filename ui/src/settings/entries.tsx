@@ -24,11 +24,9 @@ export function useEntries<T>(path: string, key: string, ms = 0) {
   return { found, change };
 }
 
-/** After an entry and its button have gone, the keyboard goes on at the next one. */
-export const focusFirst = (selector: string): void => document.querySelector<HTMLElement>(selector)?.focus();
-
-export const RemoveButton = ({ label, act }: { label: string; act: () => unknown }) =>
-  <button type="button" class="quiet" aria-label={label} onClick={() => void act()}>{t("common.remove")}</button>;
+/** Removes an entry. After the entry and its button have gone, the keyboard goes on at the first element of the selector `next`. */
+export const RemoveButton = ({ label, act, next }: { label: string; act: () => Promise<unknown>; next: string }) =>
+  <button type="button" class="quiet" aria-label={label} onClick={() => void act().then(() => document.querySelector<HTMLElement>(next)?.focus())}>{t("common.remove")}</button>;
 
 /** A form that adds an entry, folded until the person wants it. */
 export const AddForm = ({ title, add, children }: { title: string; add: () => unknown; children: ComponentChildren }) => <details class="fold">

@@ -4,7 +4,7 @@ import { Field } from "../form";
 import { setup } from "../state";
 import { t, type TextKey, tx } from "../text";
 import { visible } from "../words";
-import { AddForm, focusFirst, RemoveButton, useEntries } from "./entries";
+import { AddForm, RemoveButton, useEntries } from "./entries";
 import { Setting } from "./values";
 
 type Offered = { name: string; effect: string; asks: boolean; description: string };
@@ -38,10 +38,7 @@ function McpServers() {
   const [code, setCode] = useState("");
   const remote = /^https?:\/\//.test(where.trim());
   const trust = ({ name, trusted }: Server) => void change("POST", "/trust", t(trusted ? "mcp.untrusted_now" : "mcp.trusted_now"), { name, trusted: !trusted });
-  const remove = async (server: Server) => {
-    await change("DELETE", `?name=${encodeURIComponent(server.name)}`, t("mcp.removed"));
-    focusFirst(".mcp li button, .mcp summary");
-  };
+  const remove = (server: Server) => change("DELETE", `?name=${encodeURIComponent(server.name)}`, t("mcp.removed"));
   const add = async () => {
     const server = { name: name.trim(), ...(remote ? { url: where.trim(), key: key.trim() } : { command: wordsOf(where), code: code.trim() }) };
     if (await change("POST", "", t("mcp.added"), server)) for (const empty of [setName, setWhere, setKey, setCode]) empty("");
@@ -66,7 +63,7 @@ function McpServers() {
           <button type="button" class="quiet" aria-label={t(server.trusted ? "mcp.untrust_named" : "mcp.trust_named", { name: server.name })} onClick={() => trust(server)}>
             {t(server.trusted ? "mcp.untrust" : "mcp.trust")}
           </button>
-          <RemoveButton label={t("common.remove_named", { name: server.name })} act={() => remove(server)} />
+          <RemoveButton label={t("common.remove_named", { name: server.name })} act={() => remove(server)} next=".mcp li button, .mcp summary" />
         </div>
       </li>)}
     </ul>

@@ -6,7 +6,7 @@ import { isOwner } from "../state";
 import { t, tx } from "../text";
 import type { Rule } from "../types";
 import { visible } from "../words";
-import { AddForm, focusFirst, RemoveButton, useEntries } from "./entries";
+import { AddForm, RemoveButton, useEntries } from "./entries";
 import { Choice } from "./fields";
 import { Setting } from "./values";
 
@@ -26,10 +26,7 @@ function Rules() {
   const [verdict, setVerdict] = useState<Rule["verdict"]>("deny");
   const [tool, setTool] = useState("");
   const [touches, setTouches] = useState("");
-  const remove = async (rule: Rule) => {
-    await change("DELETE", `?${new URLSearchParams({ ...rule })}`, t("rules.removed"));
-    focusFirst(".rules li button, .rules input");
-  };
+  const remove = (rule: Rule) => change("DELETE", `?${new URLSearchParams({ ...rule })}`, t("rules.removed"));
   const add = async () => {
     const rule: Rule = { verdict, tool: tool.trim(), touches: touches.trim() || "*" };
     if (!(await change("POST", "", t(`rules.added_${verdict}`, { rule: said(rule) }), rule))) return;
@@ -42,7 +39,7 @@ function Rules() {
     {rules.length === 0 ? <p class="status">{t("rules.none")}</p> : <ul>
       {rules.map((rule) => <li key={`${rule.verdict} ${said(rule)}`} class="about" data-verdict={rule.verdict}>
         <span class="meta">{tx(`rules.${rule.verdict}`, { rule: <code>{said(rule)}</code> })}</span>
-        <RemoveButton label={t(`rules.remove_${rule.verdict}`, { rule: said(rule) })} act={() => remove(rule)} />
+        <RemoveButton label={t(`rules.remove_${rule.verdict}`, { rule: said(rule) })} act={() => remove(rule)} next=".rules li button, .rules input" />
       </li>)}
     </ul>}
     <AddForm title={t("rules.add")} add={add}>

@@ -5,7 +5,7 @@ import { Field } from "../form";
 import { follow, pathOf, titleOf } from "../state";
 import { locale, t, tx } from "../text";
 import { visible } from "../words";
-import { AddForm, focusFirst, RemoveButton, useEntries } from "./entries";
+import { AddForm, RemoveButton, useEntries } from "./entries";
 
 type Schedule = { id: string; conversation: string; title: string | null; words: string; when: string; zone: string; next: string; waits: string };
 const LOOK_MS = 5000;
@@ -16,10 +16,7 @@ export function Schedules() {
   const [when, setWhen] = useState("");
   const [words, setWords] = useState("");
   const [key, setKey] = useState(newKey);
-  const remove = async (schedule: Schedule) => {
-    await change("DELETE", `/${encodeURIComponent(schedule.id)}`, t("schedules.removed"));
-    focusFirst(".schedules li button, .schedules summary");
-  };
+  const remove = (schedule: Schedule) => change("DELETE", `/${encodeURIComponent(schedule.id)}`, t("schedules.removed"));
   const add = async () => {
     const { timeZone: zone } = Intl.DateTimeFormat().resolvedOptions();
     if (!(await change("POST", "", t("schedules.added"), { when, words, zone }, { "Idempotency-Key": key }))) return;
@@ -43,7 +40,7 @@ export function Schedules() {
             })}
             {schedule.waits !== "" && <strong> {visible(schedule.waits)}</strong>}
           </span>
-          <RemoveButton label={t("common.remove_named", { name: visible(schedule.words) })} act={() => remove(schedule)} />
+          <RemoveButton label={t("common.remove_named", { name: visible(schedule.words) })} act={() => remove(schedule)} next=".schedules li button, .schedules summary" />
         </div>
       </li>)}
     </ul>

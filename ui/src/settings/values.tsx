@@ -78,6 +78,6 @@ export function Setting({ name, of = name }: { name: SettingName; of?: string })
 function KeyField({ set, save, ...about }: { label: string; hint: string; locked: string; set: boolean; save: (key: string | null) => Promise<void> }) {
   return <>
     <TextField {...about} secret value="" placeholder={set ? t("setting.key_set") : t("setting.key_none")} save={save} />
-    {set && about.locked === "" && <RemoveButton label={t("common.remove_named", { name: about.label })} act={() => attempt(() => save(null))} />}
+    {set && about.locked === "" && <RemoveButton label={t("common.remove_named", { name: about.label })} act={() => attempt(() => save(null))} next=".section h1" />}
   </>;
 }
