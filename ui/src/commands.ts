@@ -34,7 +34,7 @@ const command = (key: TextKey, icon: IconName, run: () => unknown, slash?: strin
   ...(slash !== undefined && { slash }),
 });
 
-export const showKeys = (): void => void (dialog.value = { kind: "text", title: t("keys.title"), text: t("keys.list") });
+export const showKeys = (): void => void (dialog.value = { kind: "keys", title: t("keys.title"), text: t("keys.list") });
 export const stop = (id: string): Promise<unknown> => attempt(() => call("POST", conversationPath(id, "/stop")));
 
 /** Change entries of the list. Returns true if all were changed. */

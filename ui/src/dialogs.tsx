@@ -8,7 +8,7 @@ import { route } from "./state";
 import { t } from "./text";
 
 type Dialog =
-  | { kind: "text"; title: string; text: string }
+  | { kind: "text" | "keys"; title: string; text: string }
   | { kind: "confirm"; title: string; text: string; label: string; run: () => void }
   | { kind: "ask"; title: string; label: string; value: string; run: (value: string) => void };
 
@@ -30,7 +30,7 @@ export function Dialogs() {
   return <dialog ref={element} class={open.kind} aria-label={open.title} onClose={close}>
     <h2>{open.title}</h2>
     {open.kind === "ask" ? <Ask open={open} /> : <>
-      {open.kind === "text" ? <LongText text={open.text} label={open.title} /> : <p>{open.text}</p>}
+      {open.kind === "text" ? <LongText text={open.text} label={open.title} /> : open.kind === "keys" ? <Keys list={open.text} /> : <p>{open.text}</p>}
       <Choices>
         {open.kind === "confirm" && <button type="button" class="danger"
           onClick={() => {
@@ -45,9 +45,14 @@ export function Dialogs() {
   </dialog>;
 }
 
+/** Lines of keys and what they do, with spaces between. */
+const Keys = ({ list }: { list: string }) => <dl class="pairs">
+  {list.split("\n").map((line) => line.split(/\s{2,}/)).map(([keys, what]) => [<dt><kbd>{keys}</kbd></dt>, <dd>{what}</dd>])}
+</dl>;
+
 function Choices({ children }: { children?: ComponentChildren }) {
   return <div class="choices end">
-    <button type="button" onClick={close}>{t(dialog.value?.kind === "text" ? "common.close" : "common.cancel")}</button>
+    <button type="button" onClick={close}>{t(/text|keys/.test(dialog.value?.kind ?? "") ? "common.close" : "common.cancel")}</button>
     {children}
   </div>;
 }
