@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, Route
 
 from tenax.config import load
 from tenax.models import Reply
@@ -173,6 +173,34 @@ def test_the_look_is_the_same_after_a_reload_and_in_another_browser(
     assert values(served) == {"theme": "dark", "size": "huge", "density": "compact"}
     tab.page.get_by_role("radio", name="System").check()
     expect(page).not_to_have_attribute("data-theme", re.compile("."))
+
+
+def test_an_answer_about_one_choice_keeps_the_next_one(
+    serve: Serve, window: Window
+) -> None:
+    """The person chooses twice before the server has answered once."""
+    served = serve("Yes.")
+    tab = window.enter(served)
+    open_section(tab, served, "appearance")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    tab.page.route("**/api/preferences", hold)
+    page = tab.page.locator("html")
+    tab.page.get_by_role("radio", name="Very large").check()
+    compact = tab.page.get_by_role("radio", name="Compact")
+    compact.check()
+    expect(page).to_have_attribute("data-density", "compact")
+    assert len(held) == 2
+    # The first answer shows when the page has taken it.
+    held[0].fulfill(json={"preferences": {"size": "huge", "theme": "dark"}})
+    expect(page).to_have_attribute("data-theme", "dark")
+    assert compact.is_checked()
+    held[1].continue_()
+    expect(page).not_to_have_attribute("data-theme", "dark")
+    assert compact.is_checked()
 
 
 def test_a_look_that_was_chosen_is_there_before_the_server_answers(

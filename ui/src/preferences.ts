@@ -44,21 +44,25 @@ export const projects = signal<Project[]>([]);
 /** The project that the list shows; "" shows all conversations. */
 export const listProject = computed(() => projects.value.find(({ id }) => id === values.value["project"])?.id ?? "");
 
-/** Take the preferences that the server sent. */
+let stored = values.peek(); // as the server has them
+const unsaved = new Map<string, unknown>(); // changes that the server has not confirmed yet
+
+/** Take the preferences that the server sent. They may lack changes that are on their way to the server. */
 export function takePreferences(next: Values): void {
-  values.value = next;
-  remember(COPY, JSON.stringify(next));
+  stored = next;
+  values.value = { ...next, ...Object.fromEntries(unsaved) };
+  remember(COPY, JSON.stringify(values.value));
 }
 
 /** Change a preference: here at once, and everywhere when the server has stored it. A refused change is taken back. */
 export async function prefer(name: string, value: unknown): Promise<void> {
-  const before = values.value;
-  takePreferences({ ...before, [name]: value });
+  unsaved.set(name, value);
+  takePreferences(stored);
   try {
-    takePreferences((await call<{ preferences: Values }>("PATCH", "/api/preferences", { [name]: value })).preferences);
-  } catch (error) {
-    takePreferences(before);
-    throw error;
+    stored = (await call<{ preferences: Values }>("PATCH", "/api/preferences", { [name]: value })).preferences;
+  } finally {
+    if (unsaved.get(name) === value) unsaved.delete(name);
+    takePreferences(stored);
   }
 }
 
