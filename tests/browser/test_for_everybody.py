@@ -93,6 +93,23 @@ def test_nothing_keeps_anybody_out(
             assert width <= PHONE["viewport"]["width"], "it scrolls sideways"  # type: ignore[index]
 
 
+def test_a_phone_has_everything_in_reach(chromium: Chromium, serve: Serve) -> None:
+    """The header has the model and a new conversation, the menu has the files, and no name below is cut off."""
+    with chromium.window(**PHONE) as window:
+        tab = window.enter(serve("Hello."))
+        tab.say("Hi")
+        tab.answered("Hello.")
+        expect(tab.page.get_by_role("button", name="Model: ")).to_have_count(1)
+        tab.menu("Files")
+        expect(tab.page.get_by_role("complementary", name="Files")).to_be_visible()
+        tab.button("Close the files").click()
+        tab.button("New conversation").click()
+        expect(tab.page.get_by_text("What can I help with?")).to_be_visible()
+        cut = "chip => chip.scrollWidth > chip.clientWidth"
+        mode = tab.page.get_by_role("button", name="Mode: ").locator("span")
+        assert not mode.evaluate(cut)
+
+
 RIGHT_TO_LEFT = (
     "שלום!\n\n- פריט\n\n> ציטוט\n\n```python\nprint(1);\n```\n\nPlain English."
 )

@@ -14,7 +14,7 @@ import { isSelecting, leaveSelection } from "./selection";
 import { WelcomeScreen } from "./setup";
 import { BareScreen, LinkCommand } from "./signin";
 import {
-  banner, connection, current, denied, deniedWhy, dismiss, drawer, fetchListed, finding, fold, folded, follow, lacks, listReady, loadSetup, outlined,
+  banner, connection, current, denied, deniedWhy, dismiss, drawer, fetchListed, finding, fold, folded, follow, go, lacks, listReady, loadSetup, outlined,
   panel, palette, pathOf, route, setup, titleOf, toasts, view, wasPulled, type View,
 } from "./state";
 import { t, type TextKey } from "./text";
@@ -128,7 +128,7 @@ function Conversation() {
   useEffect(() => {
     if (id !== null && open?.gone.value !== true && listReady.value && current.value === undefined) void fetchListed(id);
   }, [id, listReady.value, current.value === undefined]);
-  const title = id === null ? t("conversation.new") : visible(titleOf(current.value));
+  const title = id === null ? t("conversation.new") : open?.gone.value === true ? "" : visible(titleOf(current.value));
   const fresh = open === null ? unsentOf(null, null).length === 0 : !open.gone.value && open.ready.value && isEmpty(open);
   return <main class={fresh ? "conversation fresh" : "conversation"}>
     <header class="top">
@@ -137,8 +137,9 @@ function Conversation() {
       {current.value?.temporary === true && <span class="temporary">{t("header.temporary")}</span>}
       {current.value?.parent && <a class="temporary" href={pathOf(current.value.parent)} onClick={follow}>{t("header.subagent")}</a>}
       <ModelPicker />
-      {open?.long.value === true && <IconButton icon="todo" name={t("outline.title")} kind="outlines" act={() => (outlined.value = true)} />}
-      {open !== null && !open.gone.value && <IconButton icon="folder" name={t("files.title")} act={() => (panel.value = !panel.value)} />}
+      {open?.long.value === true && <IconButton icon="todo" name={t("outline.title")} kind="only-wide" act={() => (outlined.value = true)} />}
+      {id !== null && <IconButton icon="new" name={t("conversation.new")} kind="only-phone" act={() => go("/")} />}
+      {open !== null && !open.gone.value && <IconButton icon="folder" name={t("files.title")} kind="only-wide" act={() => (panel.value = !panel.value)} />}
       {open !== null && !open.gone.value && <Menu view={open} />}
     </header>
     <Stage />

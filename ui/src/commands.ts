@@ -11,7 +11,7 @@ import { printConversation } from "./printing";
 import { copyText } from "./prose";
 import { SECTIONS } from "./settings/sections";
 import { download } from "./signed";
-import { attempt, current, dropListed, finding, go, isOwner, modelName, outlined, palette, putListed, running, setup, titleOf, toast, view, type View } from "./state";
+import { attempt, current, dropListed, finding, go, isOwner, modelName, outlined, palette, panel, putListed, running, setup, titleOf, toast, view, type View } from "./state";
 import { t, type TextKey } from "./text";
 import type { Listed } from "./types";
 import { visible } from "./words";
@@ -93,6 +93,7 @@ export function conversationCommands(id: string, listed: Listed | undefined, pla
   const move = moveCommands([id], listed?.project ?? "");
   const here: Command[] = [
     command("find.title", "search", () => (finding.value = true), "find"),
+    command("files.title", "folder", () => (panel.value = true), "files"),
     ...(view.value?.long.value === true ? [command("outline.title", "todo", () => (outlined.value = true), "outline")] : []),
     command("menu.fork", "branch", () => fork(id), "fork"),
     command("menu.undo", "undo", () => takeBack("undo", t("conversation.message_removed")), "undo"),

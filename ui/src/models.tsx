@@ -59,7 +59,7 @@ export function ModelPicker() {
   }));
   const more = { key: "+", current: false, label: <span class="other">{t("model.connect_other")}</span>, run: () => go("/settings/models") };
   const button = <><span>{name || t("model.choose")}</span> <Icon name="open" /></>;
-  return <Popup button={button} name={t("model.picker", { model: name || t("model.none") })} kind="chip" menu={t("model.menu")} filter={items.length >= FILTER_FROM ? t("settings.filter") : undefined} items={[...items, more]} />;
+  return <Popup button={button} name={t("model.picker", { model: name || t("model.none") })} kind="chip model" menu={t("model.menu")} filter={items.length >= FILTER_FROM ? t("settings.filter") : undefined} items={[...items, more]} />;
 }
 
 /** A menu that answers again with another model. It sets the model of the conversation. */
