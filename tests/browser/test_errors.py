@@ -221,6 +221,16 @@ def test_an_answer_that_breaks_off_is_one_answer_with_one_line(
     expect(tab.rows("assistant")).to_have_count(2)
 
 
+def test_a_model_that_says_nothing_gets_a_clock(serve: Serve, window: Window) -> None:
+    """The dots alone do not tell a slow model from a page that stopped."""
+    tab = window.enter(serve(Reply(hang=True)))
+    tab.say("Are you there?")
+    dots = tab.page.get_by_label("Waiting for the answer")
+    expect(dots).to_have_text(re.compile(r"^[3-9] s$"))
+    tab.button("Stop").click()
+    expect(dots).to_have_count(0)
+
+
 def test_a_rate_limit_counts_down_to_the_next_try(serve: Serve, window: Window) -> None:
     """With the reason and the number of the attempt, until Stop."""
     limit = Trouble("rate", "Rate limit reached.", retry_after=300.0)

@@ -85,6 +85,7 @@ function Time({ row }: { row: Row }) {
   return <time dateTime={time.toISOString()} title={time.toLocaleString(locale())}>{shortTime(time)}</time>;
 }
 
+const SLOW_SECONDS = 3;
 const WAITS: Record<string, TextKey> = { queued: "row.queued", steering: "row.steering" };
 
 function UserRow({ view, row }: { view: View; row: Row }) {
@@ -136,7 +137,7 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
   const streaming = row.state === "streaming";
   const answer = <>
     {row.thought ? <Thought row={row} /> : null}
-    {streaming && text === "" ? row.thought ? null : <Dots /> : <Prose text={text} growing={streaming} />}
+    {streaming && text === "" ? row.thought ? null : <Dots since={row.started ?? row.at} /> : <Prose text={text} growing={streaming} />}
     <Parts conversation={view.id} parts={row.parts} />
     {row.state === "cut" && <p class="status">{t("answer.cut")}</p>}
     {row.state === "full" && <FullLine view={view} row={row} />}
@@ -179,7 +180,11 @@ function Attempts({ view, ids }: { view: View; ids: string[] }) {
   </details>;
 }
 
-export const Dots = () => <p class="dots" aria-label={t("answer.waiting")}><span /><span /><span /></p>;
+/** Shown until an answer begins. A model that takes long gets a clock. */
+export function Dots({ since }: { since: number }) {
+  const seconds = useSeconds(since);
+  return <p class="dots" aria-label={t("answer.waiting")}><span /><span /><span />{seconds >= SLOW_SECONDS && <small class="meta">{durationOf(seconds)}</small>}</p>;
+}
 
 function Actions({ view, row }: { view: View; row: Row }) {
   return <div class="actions">

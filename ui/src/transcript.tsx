@@ -169,7 +169,7 @@ export function Transcript({ view }: { view: View }) {
         {view.more.value &&
           <p class="status above"><button type="button" class="quiet" onClick={() => void view.older()}>{t("transcript.earlier")}</button></p>}
         <RowList view={view} box={box} follows={follows} hit={hitRow.value} unsent={unsent} />
-        {waiting && <Dots />}
+        {waiting && <Dots since={view.last((row) => row.kind === "user")?.at ?? 0} />}
         {view.heldBytes.value > 0 && <p class="status" role="status">{t("transcript.held", { size: bytes(view.heldBytes.value) })}</p>}
         <TourCard view={view} />
       </div>
