@@ -1,5 +1,5 @@
 // One row of the transcript: a message, an answer, a tool call, or a status of the turn.
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { call, conversationPath, factPath } from "./api";
 import { AnswerActions, EditBox, MessageActions, retryRow } from "./actions";
 import { Approval } from "./approval";
@@ -153,13 +153,11 @@ function AssistantRow({ view, row }: { view: View; row: Row }) {
 
 /** The reasoning: a growing box while the model thinks, and one line afterwards. */
 function Thought({ row }: { row: Row }) {
-  const box = useRef<HTMLDivElement>(null);
   const thinks = row.state === "streaming" && (row.text ?? "") === "";
   const since = useSeconds(thinks ? (row.started ?? row.at) : 0);
-  useLayoutEffect(() => { if (thinks) box.current?.scrollTo(0, box.current.scrollHeight); }, [row.thought]);
   if (thinks) return <section class="thought" aria-label={t("answer.reasoning")}>
     <p class="meta">{t("answer.thinking", { seconds: durationOf(since) })}</p>
-    <div class="box text" ref={box} tabIndex={0} role="region" aria-label={t("answer.reasoning")}><PlainText text={row.thought ?? ""} /></div>
+    <div class="box text" tabIndex={0} role="region" aria-label={t("answer.reasoning")}><Prose text={row.thought ?? ""} growing /></div>
   </section>;
   const title = row.thought_seconds ? t("answer.thought", { seconds: durationOf(row.thought_seconds) }) : t("answer.reasoning");
   return <details class="fold"><summary>{title}</summary><Prose text={row.thought ?? ""} growing={false} /></details>;
