@@ -110,7 +110,7 @@ const TEXT_MAX = 500_000;
 function TextFile({ view, path }: { view: View; path: string }) {
   const load = () => readText(filePath(view, "/content", path));
   const { found: text, problem } = useLoaded(load, [view, path, running.value], 0, "error.no_response");
-  if (problem !== "") return <p class="refusal">{problem}</p>;
+  if (problem !== "") return <p class={problem === t("files.binary") ? "scroll meta" : "refusal"}>{problem}</p>;
   if (text === null) return <p class="empty">{t("common.loading")}</p>;
   return <div class="scroll" tabIndex={0} role="region" aria-label={visible(path)}>
     {/\.(md|markdown)$/i.test(path) ? <Prose text={text} growing={false} /> : /\.csv$/i.test(path) ? <Table rows={parseCsv(text)} /> : <Prose text={fenced(text, path)} growing={false} whole />}

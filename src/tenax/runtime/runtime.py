@@ -992,7 +992,7 @@ class CoreRuntime:
         if not self.agents.can_summarise(agent.models[0]):
             raise InvalidInput(
                 "This model cannot write a summary.",
-                hint="Connect another one with `tenax setup`.",
+                hint="Choose another model for this conversation.",
             )
         return await self._compactor.by_hand(self.journal, agent, conversation)
 

@@ -7,9 +7,12 @@ addEventListener("message", ({ source, data }: MessageEvent<{ text: string; dark
   const { mermaid } = globalThis as unknown as { mermaid: Mermaid };
   const report = (answer: object) => parent.postMessage(answer, "*"); // the policy names the only possible parent
   document.documentElement.style.colorScheme = data.dark ? "dark" : "light";
+  // Colours of the page (style/base.css). Mermaid derives the others.
+  const [ground, box, ink, edge, line] = data.dark ? ["#232327", "#303035", "#ececef", "#4cc7ab", "#adadb6"] : ["#f3f3f5", "#ffffff", "#1a1a1e", "#0b6b58", "#5a5a64"];
+  const themeVariables = { darkMode: data.dark, background: ground, edgeLabelBackground: ground, primaryColor: box, primaryTextColor: ink, primaryBorderColor: edge, lineColor: line };
   const draw = async () => {
     mermaid.initialize({
-      startOnLoad: false, securityLevel: "strict", suppressErrorRendering: true, theme: data.dark ? "dark" : "default", maxTextSize: 20_000, maxEdges: 300, fontFamily: "system-ui, sans-serif",
+      startOnLoad: false, securityLevel: "strict", suppressErrorRendering: true, theme: "base", themeVariables, maxTextSize: 20_000, maxEdges: 300, fontFamily: "system-ui, sans-serif",
     });
     const { svg } = await mermaid.render("drawing", data.text);
     document.body.innerHTML = svg;
