@@ -121,8 +121,9 @@ async def test_a_folder_may_be_allowed_with_what_is_in_it(config: Config) -> Non
 
 async def test_files_of_one_kind_may_be_allowed_in_one_folder(config: Config) -> None:
     """In the conversation: a file in a folder below asks again."""
-    calls = [write("n/a.txt"), write("n/b.txt"), write("n/deep/c.txt")]
-    async with hands(config, calls) as runtime:
+    async with hands(
+        config, [write("n/a.txt"), write("n/b.txt"), write("n/deep/c.txt")]
+    ) as runtime:
         name, _, ask = await asked(runtime)
         await runtime.answer(
             name, ask.message, ask.call, "conversation", pattern="n/*.txt"
