@@ -159,7 +159,8 @@ function Thought({ row }: { row: Row }) {
     <p class="meta">{t("answer.thinking", { seconds: durationOf(since) })}</p>
     <div class="box text" tabIndex={0} role="region" aria-label={t("answer.reasoning")}><Prose text={row.thought ?? ""} growing /></div>
   </section>;
-  const title = row.thought_seconds ? t("answer.thought", { seconds: durationOf(row.thought_seconds) }) : t("answer.reasoning");
+  const took = row.thought_seconds ?? 0;
+  const title = took >= 0.1 ? t("answer.thought", { seconds: durationOf(took) }) : t("answer.reasoning"); // and not "for 0 s"
   return <details class="fold"><summary>{title}</summary><Prose text={row.thought ?? ""} growing={false} /></details>;
 }
 
