@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tenax.agent import Limits
 from tenax.agent.history import History
 from tenax.agent.loop import Ended, Run
 from tenax.assembly import Runtime
+from tenax.concurrency import call_in_loop
 from tenax.config import Config, ModelSettings
 from tenax.config.rules import Rule
 from tenax.errors import InvalidInput, Refused, RunConflict, StoreUnavailable
@@ -398,25 +400,120 @@ async def test_taking_over_from_oneself_ends_the_run_and_answers_at_once(
         await proved(runtime)
 
 
-async def test_two_who_take_over_at_once_both_give_back_what_the_store_would_not_take(
+async def test_two_take_overs_at_once_are_both_answered(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store was away when the lease was to be given back. Whoever comes next does it, also where two come at once."""
-    async with hands(config, ["one", *["again"] * 5]) as runtime:
+    """The newer lease reaches the event loop first. No lease is left without a worker."""
+    async with hands(config, ["again"] * 5) as runtime:
         name, journal = await runtime.new(), runtime.journal
+        run_in_pool = journal.threads.run
+        leases: list[Lease] = []
+        second = asyncio.Event()
 
-        async def away(_lease: Lease) -> bool:
-            raise StoreUnavailable("The store does not answer.")
+        async def run(work: Callable[[], Any]) -> Any:
+            """Hold back the result of the claim with the older lease, if a second claim begins before it is known."""
+            result = await run_in_pool(work)
+            lease = getattr(result, "lease", None)
+            if not isinstance(lease, Lease) or len(leases) == 2:
+                return result
+            leases.append(lease)
+            if len(leases) == 2:
+                second.set()
+                if lease.term < leases[0].term:
+                    await asyncio.sleep(0)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await second.wait()
+            return result
 
-        monkeypatch.setattr(journal, "release", away)
-        await settled(runtime, name, (await runtime.submit(name, "go")).seq)
-        monkeypatch.undo()
+        monkeypatch.setattr(journal.threads, "run", run)
         submits = [
-            runtime.submit(name, each, how="take over") for each in ("mine", "no, mine")
+            runtime.submit(name, words, how="take over")
+            for words in ("mine", "no, mine")
         ]
-        for each in await asyncio.gather(*submits):
-            await settled(runtime, name, each.seq)
+        for stored in await asyncio.gather(*submits):
+            await settled(runtime, name, stored.seq)
+        assert len(leases) == 2
+        assert await journal.holder(f"run:{name}") is None
         assert prose(await runtime.transcript(name))[-1] == "again"
+        await proved(runtime)
+
+
+async def test_a_lease_is_released_as_soon_as_the_store_is_back(
+    config: Config, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run waits for an approval, and the store is away when the worker releases the lease. Nobody wakes the worker."""
+    async with hands(config, [WRITE], Note(notes, asks=True)) as runtime:
+        name, journal = await runtime.new(), runtime.journal
+        release = journal.release
+        failed_releases: list[Lease] = []
+
+        async def release_when_back(lease: Lease) -> bool:
+            if len(failed_releases) < 2:
+                failed_releases.append(lease)
+                raise StoreUnavailable("The store does not answer.")
+            return await release(lease)
+
+        monkeypatch.setattr(journal, "release", release_when_back)
+        await settled(runtime, name, (await runtime.submit(name, "go")).seq)
+        assert len(failed_releases) == 2
+        assert await journal.holder(f"run:{name}") is None
+
+
+class HeldClaim:
+    """Holds the result of the next claim of a runtime, until `let_go` is set."""
+
+    def __init__(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.claimed = asyncio.Event()
+        self.let_go = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._journal = runtime.journal.journal
+        self._claim = self._journal.claim
+        monkeypatch.setattr(self._journal, "claim", self._hold)
+
+    def _hold(self, *args: Any, **named: Any) -> Lease | None:
+        lease = self._claim(*args, **named)
+        call_in_loop(self._loop, self.claimed.set)
+        self.let_go.wait(SECONDS)
+        return lease
+
+
+async def test_a_take_over_goes_on_if_its_caller_is_cancelled(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has given the lease already. The message is answered."""
+    async with hands(config, ["here"]) as runtime:
+        name = await runtime.new()
+        held = HeldClaim(runtime, monkeypatch)
+        submit = asyncio.create_task(runtime.submit(name, "mine", how="take over"))
+        await held.claimed.wait()
+        submit.cancel()
+        await asyncio.wait({submit})
+        assert submit.cancelled()
+        held.let_go.set()
+        await until(runtime, name, "run.finished")
+        await runtime.workers.idle(name)
+        assert await outcomes(runtime, name) == ["completed"]
+        assert await runtime.journal.holder(f"run:{name}") is None
+
+
+@pytest.mark.parametrize("how", ["queue", "take over"])
+async def test_a_claim_that_the_end_of_the_runtime_cuts_off_leaves_no_lease(
+    config: Config, monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    """The claim has reached the store already. Another runtime can answer the message at once."""
+    async with hands(config, ["here"]) as runtime:
+        name = await runtime.new()
+        held = HeldClaim(runtime, monkeypatch)
+        submit = asyncio.create_task(runtime.submit(name, "go", how=how))
+        await held.claimed.wait()
+        close = asyncio.create_task(runtime.workers.close())
+        await asyncio.sleep(0)
+        held.let_go.set()
+        await close
+        await submit
+        assert await runtime.journal.holder(f"run:{name}") is None
 
 
 async def test_a_conversation_that_is_at_work_stays_folded_however_many_others_are_opened(

@@ -3,11 +3,15 @@
 A worker reads the open work from the journal and does the next step: the worker ends a run of a dead owner, resumes a
 run after an interruption or after the answer of a person, or answers the first waiting input. When no work is left, the
 worker releases the lease and then reads the head again, so the worker misses no input from the time in between.
+
+A claim, a release and a take-over run in tasks of their own, so a cancelled caller leaves no lease behind. A lease
+without a worker would block the conversation until the lease expires.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import platform
 from collections import OrderedDict
@@ -15,7 +19,8 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -58,6 +63,7 @@ from tenax.views.open_work import OpenRun, Turns
 __all__ = ["RESUMES_MAX", "RESUME_SECONDS", "Policy", "Workers"]
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 RESUMES_MAX = 2
 RESUME_SECONDS = 15 * 60.0
@@ -66,6 +72,7 @@ _ORIGINS_MAX = 10_000
 _LOOK_SECONDS = 2.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
+_CLOSE_SECONDS = 4.0
 _NEWER = "A newer message came instead."
 _INSTEAD = {"ask": "The person said something else instead."}
 _STRICTEST_FIRST: tuple[Mode, ...] = ("plan", "ask", "edits")
@@ -91,6 +98,8 @@ class _Claim(NamedTuple):
     lease: Lease
     head: int = 0
     setting: Setting | None = None
+    took_over: bool = False
+    """Whether the lease was taken from an owner that may be alive."""
 
 
 class Workers:
@@ -115,8 +124,13 @@ class Workers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake_again: dict[str, bool] = {}
         """Conversations with a wake-up during work. The value: whether the next worker resumes an interrupted run."""
-        self._unreleased_leases: dict[str, Lease] = {}
-        """Leases still to be released, because the store was unavailable."""
+        self._taken_over: dict[str, _Claim] = {}
+        """Claims of take-overs, for the next worker of the conversation."""
+        self._take_over_locks: WeakValueDictionary[str, asyncio.Lock] = (
+            WeakValueDictionary()
+        )
+        self._background: set[asyncio.Task[Any]] = set()
+        """Claims, releases and take-overs in progress. The end of the caller does not end them."""
         self._feeds = feeds
         self._recent: OrderedDict[str, None] = OrderedDict()
         """The conversations with a kept history, the most recently used at the end."""
@@ -139,15 +153,9 @@ class Workers:
                 conversation, False
             )
             return
-        self._begin_task(
-            conversation, self._drive(conversation, patient=patient, resume=resume)
-        )
-
-    def _begin_task(
-        self, conversation: str, drive: Coroutine[None, None, None]
-    ) -> None:
         task = self._tasks[conversation] = asyncio.create_task(
-            drive, name=f"worker {conversation}"
+            self._drive(conversation, patient=patient, resume=resume),
+            name=f"worker {conversation}",
         )
         task.add_done_callback(lambda task: self._finish_task(conversation, task))
 
@@ -160,22 +168,42 @@ class Workers:
                 exc_info=error,
                 extra={"action": "lane_failed"},
             )
-        if conversation in self._wake_again:
-            self.wake(conversation, resume=self._wake_again.pop(conversation))
+        if conversation in self._wake_again or conversation in self._taken_over:
+            self.wake(conversation, resume=self._wake_again.pop(conversation, False))
+
+    def _start_background(self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     async def take_over(self, conversation: str) -> None:
-        """Take the conversation from the present owner, even from the own process. The new worker ends the old run."""
-        claimed = await self._claim(conversation, take_over=True)
-        # The old worker of this process may still write, so the head from the claim is not reliable.
-        claim = _Claim(claimed.lease) if claimed is not None else None
-        while (task := self._tasks.get(conversation)) is not None:
+        """Take the conversation from the present owner, even from the own process. The new worker ends the old run.
+
+        A take-over that has begun goes on if the caller is cancelled, because the old owner loses the conversation.
+        """
+        await asyncio.shield(self._start_background(self._take_over(conversation)))
+
+    async def _take_over(self, conversation: str) -> None:
+        # The results of two claims may arrive in the wrong order. Without the lock, the take-over with the older lease
+        # would then replace the worker with the newer lease.
+        lock = self._take_over_locks.setdefault(conversation, asyncio.Lock())
+        async with lock:
+            claim = await self._claim(conversation, take_over=True)
+            if claim is None:
+                return
+            if self._closed:
+                await self._release(claim.lease)
+                return
+            # The old worker of this process may still write, so the head from the claim is not reliable.
+            self._taken_over[conversation] = _Claim(claim.lease, took_over=True)
             self._wake_again.pop(conversation, None)
-            task.cancel()
-            await asyncio.wait({task})
-        self._begin_task(
-            conversation,
-            self._drive(conversation, patient=True, resume=False, claim=claim),
-        )
+            task = self._tasks.get(conversation)
+            if task is None:
+                self.wake(conversation)
+            else:
+                # The next worker starts when the old worker has ended.
+                task.cancel()
 
     async def stop(self, conversation: str) -> None:
         """Ask the open run to stop, in any process."""
@@ -260,11 +288,16 @@ class Workers:
     async def close(self) -> None:
         """Interrupt every run of the process. The runs store partial answers, and the next start resumes the runs."""
         self._closed = True
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in self._tasks.values():
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=4.0)
+        for claim in self._taken_over.values():
+            self._start_background(self._release(claim.lease))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while pending := [*self._tasks.values(), *self._background]:
+                    await asyncio.wait(pending)
+        for background_task in self._background:
+            background_task.cancel()
 
     # -- a worker --------------------------------------------------------------------------------------------
 
@@ -274,12 +307,9 @@ class Workers:
         *,
         patient: bool,
         resume: bool,
-        claim: _Claim | None = None,
     ) -> None:
         with self._feeds.following(conversation):
-            await self._work_until_idle(
-                conversation, patient=patient, resume=resume, claim=claim
-            )
+            await self._work_until_idle(conversation, patient=patient, resume=resume)
 
     async def _work_until_idle(
         self,
@@ -287,18 +317,18 @@ class Workers:
         *,
         patient: bool,
         resume: bool,
-        claim: _Claim | None,
     ) -> None:
         """Work until nothing is left to do."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
-                claimed = claim or await self._claim(conversation)
+                claim = self._taken_over.pop(conversation, None)
+                if claim is None:
+                    claim = await self._claim(conversation)
                 worked, upto = False, None
-                if claimed is not None:
-                    took_over, claim = claim is not None, None
+                if claim is not None:
                     worked, upto = await self._do_open_work(
-                        conversation, claimed, resume=resume, took_over=took_over
+                        conversation, claim, resume=resume
                     )
                 elif not patient:
                     return
@@ -324,12 +354,6 @@ class Workers:
         """Claim the conversation. Return `None` while another process holds the lease."""
         limits = self._agents.limits
         seconds = limits.silence + limits.lease_grace
-        old_lease = self._unreleased_leases.get(conversation)
-        if old_lease is not None:
-            await self._journal.release(old_lease)
-            # A take-over may have happened meanwhile.
-            if self._unreleased_leases.get(conversation) is old_lease:
-                del self._unreleased_leases[conversation]
         journal = self._journal.journal
 
         def claim() -> _Claim | None:
@@ -345,7 +369,20 @@ class Workers:
                 # The worker meets the same error under the lease, and releases the lease.
                 return _Claim(lease)
 
-        return await self._journal.threads.run(claim)
+        claiming = self._start_background(self._journal.threads.run(claim))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # The thread claims the lease all the same.
+            self._start_background(self._release_abandoned(claiming))
+            raise
+
+    async def _release_abandoned(self, claiming: asyncio.Task[_Claim | None]) -> None:
+        """Release the lease of a claim whose caller was cancelled."""
+        with contextlib.suppress(TenaxError):
+            claim = await claiming
+            if claim is not None:
+                await self._release(claim.lease)
 
     async def _instance(self) -> str:
         """Return the id of the process in the store. The id stays the same while the store is open."""
@@ -353,13 +390,26 @@ class Workers:
             self._instance_id = await self._journal.instance()
         return self._instance_id
 
-    async def _release(self, conversation: str, lease: Lease) -> None:
-        try:
-            await self._journal.release(lease)
-        except StoreUnavailable:
-            self._unreleased_leases[conversation] = lease
-        except TenaxError as error:
-            log.info("A lease was not given back: %s", error)
+    async def _release(self, lease: Lease) -> None:
+        """Release a lease. The release goes on if the caller is cancelled."""
+        await asyncio.shield(
+            self._start_background(self._release_when_available(lease))
+        )
+
+    async def _release_when_available(self, lease: Lease) -> None:
+        """Release a lease, and retry while the store is unavailable. A closed process does not retry."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                await self._journal.release(lease)
+            except StoreUnavailable as error:
+                log.warning("%s Trying again.", error, extra={"action": "store_away"})
+                if not self._closed:
+                    await backoff.sleep()
+                    continue
+            except TenaxError as error:
+                log.info("A lease was not released: %s", error)
+            return
 
     async def _has_more_work(
         self, conversation: str, upto: int | None, *, worked: bool
@@ -387,10 +437,9 @@ class Workers:
         claim: _Claim,
         *,
         resume: bool,
-        took_over: bool,
     ) -> tuple[bool, int]:
         """Do the open work. Return whether there was work, and the seq of the history at the last search for work."""
-        lease, head, setting = claim
+        lease, head, setting, took_over = claim
         history = self.history(conversation)
         worked, released, upto = False, False, history.seq
         try:
@@ -429,7 +478,7 @@ class Workers:
             log.info("%s was taken over.", conversation, extra={"action": "taken_over"})
         finally:
             if not released:
-                await self._release(conversation, lease)
+                await self._release(lease)
         self._schedule_expiry_check(history)
         return worked, upto
 
