@@ -499,6 +499,33 @@ async def test_a_take_over_goes_on_if_its_caller_is_cancelled(
 
 
 @pytest.mark.parametrize("how", ["queue", "take over"])
+async def test_a_claim_with_a_lost_answer_does_not_block_the_conversation(
+    config: Config, monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    """The store has given the lease, but the process learns only that the store is away. The message is answered."""
+    async with hands(config, ["here"]) as runtime:
+        name, journal = await runtime.new(), runtime.journal.journal
+        claim = journal.claim
+        lost_leases: list[Lease | None] = []
+
+        def claim_without_answer(*args: Any, **named: Any) -> Lease | None:
+            lease = claim(*args, **named)
+            if not lost_leases:
+                lost_leases.append(lease)
+                raise StoreUnavailable("The store does not answer.")
+            return lease
+
+        monkeypatch.setattr(journal, "claim", claim_without_answer)
+        with contextlib.suppress(StoreUnavailable):
+            await runtime.submit(name, "go", how=how)
+        await until(runtime, name, "run.finished")
+        await runtime.workers.idle(name)
+        assert len(lost_leases) == 1
+        assert await outcomes(runtime, name) == ["completed"]
+        assert await runtime.journal.holder(f"run:{name}") is None
+
+
+@pytest.mark.parametrize("how", ["queue", "take over"])
 async def test_a_claim_that_the_end_of_the_runtime_cuts_off_leaves_no_lease(
     config: Config, monkeypatch: pytest.MonkeyPatch, how: Any
 ) -> None:

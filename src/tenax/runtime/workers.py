@@ -124,6 +124,8 @@ class Workers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake_again: dict[str, bool] = {}
         """Conversations with a wake-up during work. The value: whether the next worker resumes an interrupted run."""
+        self._uncertain_claims: set[str] = set()
+        """Conversations with a failed claim, because the store was unavailable. The store may have given the lease."""
         self._taken_over: dict[str, _Claim] = {}
         """Claims of take-overs, for the next worker of the conversation."""
         self._take_over_locks: WeakValueDictionary[str, asyncio.Lock] = (
@@ -189,7 +191,12 @@ class Workers:
         # would then replace the worker with the newer lease.
         lock = self._take_over_locks.setdefault(conversation, asyncio.Lock())
         async with lock:
-            claim = await self._claim(conversation, take_over=True)
+            try:
+                claim = await self._claim(conversation, take_over=True)
+            except StoreUnavailable:
+                # The old worker may have lost the lease. A worker continues when the store is back.
+                self.wake(conversation)
+                raise
             if claim is None:
                 return
             if self._closed:
@@ -359,7 +366,19 @@ class Workers:
         def claim() -> _Claim | None:
             name, self._instance_id = f"run:{conversation}", journal.instance
             self._spool.instance = self._instance_id
-            lease = journal.claim(name, self._instance_id, seconds, take_over=take_over)
+            try:
+                # A failed claim may have reached the store. No worker has its lease.
+                is_lost = (
+                    conversation in self._uncertain_claims
+                    and journal.holder(name) == self._instance_id
+                )
+                lease = journal.claim(
+                    name, self._instance_id, seconds, take_over=take_over or is_lost
+                )
+            except StoreUnavailable:
+                self._uncertain_claims.add(conversation)
+                raise
+            self._uncertain_claims.discard(conversation)
             if lease is None:
                 return None
             try:
