@@ -154,6 +154,24 @@ class ConversationConfigured(Event, frozen=True):
     project: str | None = None
 
 
+class ConversationRouted(Event, frozen=True):
+    """Connect the conversation with a chat of a chat app, or with `closed` end the
+    connection.
+
+    `account` is the account of Tenax on the platform, as PLATFORM:ID. `thread` is a
+    thread of the chat, or empty. The latest connection of a chat with a user counts.
+    `shared`: several people may read the chat.
+    """
+
+    kind: ClassVar[str] = "conversation.routed"
+    person: ClassVar[bool] = True
+    account: str
+    chat: str
+    thread: str = ""
+    shared: bool = False
+    closed: bool = False
+
+
 class ConversationRewound(Event, frozen=True):
     """Undo: remove the events after `to` from transcript and context. `to` lies in the
     head segment.

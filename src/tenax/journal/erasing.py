@@ -44,6 +44,10 @@ _INDEX_TABLES = (
     "letters",
     "schedules",
     "read_marks",
+    "routes",
+    "route_cursors",
+    "deliveries",
+    "late_files",
     "head",
 )
 

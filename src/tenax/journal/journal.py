@@ -62,7 +62,7 @@ from tenax.journal.plan import Append, check_id, is_id
 from tenax.journal.row_index import INDEX_VERSION, MESSAGE_ROLES, ROLES
 from tenax.journal.row_key import ALL_SEQS, SEQ_BITS, bounds
 from tenax.journal.standing import Standing
-from tenax.journal.store import DAY_US, NUMS_MAX, lease_key, recorded
+from tenax.journal.store import DAY_US, NUMS_MAX, check_lease, lease_key, recorded
 from tenax.journal.verify.conversation import prove_range, prove_tail
 
 if TYPE_CHECKING:
@@ -726,7 +726,7 @@ class Journal:
             raise InvalidInput(f"A cursor cannot move back from {was} to {to}.")
 
         def move_cursor(tx: Tx) -> bool:
-            self._check_lease(tx, lease)
+            check_lease(tx, self.owner, lease)
             for head, *_ in tx.run("head", where):
                 if to > head:
                     raise InvalidInput(
@@ -777,7 +777,7 @@ class Journal:
         dropped: list[tuple[Any, ...]] = []
 
         def drop_letter(tx: Tx) -> None:
-            self._check_lease(tx, lease)
+            check_lease(tx, self.owner, lease)
             dropped.extend(tx.run("drop_letter", where))
 
         self.store.change(drop_letter)
@@ -838,7 +838,7 @@ class Journal:
         }
 
         def defer_reader(tx: Tx) -> int:
-            self._check_lease(tx, lease)
+            check_lease(tx, self.owner, lease)
             rows = tx.run(
                 "defer", {**where, "retry_at": self.clock.now_us() + int(seconds * 1e6)}
             )
@@ -901,11 +901,6 @@ class Journal:
                 f"The reader {reader.name} is registered to follow {follows} from {start}; this cannot change."
             )
         self._readers.add(reader)
-
-    def _check_lease(self, tx: Tx, lease: Lease) -> None:
-        rows = tx.run("fence", {"owner": self.owner, "name": lease.name})
-        if not rows or tuple(rows[0]) != (lease.term, lease.token):
-            raise LeaseLost(f"{lease.name} is no longer held by {lease.holder}.")
 
     # -- blobs -----------------------------------------------------------------------------------------------
 

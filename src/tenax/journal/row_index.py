@@ -35,6 +35,7 @@ from tenax.events import (
     ConversationPinned,
     ConversationRestored,
     ConversationRewound,
+    ConversationRouted,
     ConversationTitled,
     Event,
     MemoryDue,
@@ -80,6 +81,7 @@ __all__ = [
     "Lookup",
     "OpenRun",
     "OpenSegment",
+    "PutRoute",
     "PutRow",
     "Recount",
     "ReviveRows",
@@ -113,6 +115,7 @@ MESSAGE_ROLES = 4
 
 _AUTHOR_CHARS_MAX = 200
 _CHOICE_CHARS_MAX = 200
+_ROUTE_CHARS_MAX = 300
 
 SOLO = frozenset(
     {
@@ -132,6 +135,7 @@ QUIET = frozenset(
         "conversation.archived",
         "conversation.configured",
         "conversation.pinned",
+        "conversation.routed",
         "conversation.titled",
         "memory.due",
         "memory.noted",
@@ -151,8 +155,8 @@ def alone(kind: str, event: Event | Unknown) -> bool:
 
 _ANSWERS = (MessageAssistant, MessagePartial)
 STRUCTURE = SOLO | {
-    "conversation.archived", "conversation.configured", "conversation.opened", "conversation.pinned", "memory.due",
-    "run.finished", "run.sealed", "stretch.ended",
+    "conversation.archived", "conversation.configured", "conversation.opened", "conversation.pinned", "conversation.routed",
+    "memory.due", "run.finished", "run.sealed", "stretch.ended",
 }  # fmt: skip
 """Kinds of events without personal text. Erasing refuses these events, because the index depends on them."""
 
@@ -284,6 +288,17 @@ class AddAuthor(NamedTuple):
     author: str
 
 
+class PutRoute(NamedTuple):
+    """Connect the conversation with a chat, or end the connection."""
+
+    account: str
+    chat: str
+    thread: str
+    closed: int
+    at: int
+    seq: int
+
+
 class EraseBodies(NamedTuple):
     seqs: tuple[int, ...]
 
@@ -303,6 +318,7 @@ Change = (
     | SetList
     | Spend
     | AddAuthor
+    | PutRoute
     | EraseBodies
 )
 
@@ -369,6 +385,8 @@ def apply(  # noqa: C901, PLR0911, PLR0912  (one case per kind of event)
             return (SetList("archived", int(archived)),)
         case ConversationConfigured():
             return _configured(event)
+        case ConversationRouted():
+            return _routed(event, here)
         case ConversationRewound():
             return _rewound(state, here, event, look)
         case ConversationCleared():
@@ -480,6 +498,19 @@ def _configured(event: ConversationConfigured) -> Sequence[Change]:
     return [
         SetList(name, value) for name, value in choices.items() if value is not None
     ]
+
+
+def _routed(event: ConversationRouted, here: _At) -> Sequence[Change]:
+    """Return the route. A chat with several readers counts as an author, so private memories stay out."""
+    names = (event.account, event.chat, event.thread)
+    if not event.account or not event.chat or max(map(len, names)) > _ROUTE_CHARS_MAX:
+        raise InvalidInput(
+            f"A route needs an account and a chat of at most {_ROUTE_CHARS_MAX} characters."
+        )
+    route = PutRoute(*names, int(event.closed), here.at, here.seq)
+    if not event.shared:
+        return (route,)
+    return route, AddAuthor(f"{event.account} {event.chat}"[:_AUTHOR_CHARS_MAX])
 
 
 def _set_asks(state: HeadState, message: int, call: str, *, asks: bool) -> None:

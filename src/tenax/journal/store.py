@@ -22,6 +22,7 @@ import msgspec
 from tenax.concurrency import Backoff, count_forks, refuse_after_fork
 from tenax.errors import (
     InvalidInput,
+    LeaseLost,
     OutcomeUnknown,
     SchemaTooNew,
     StoreBusy,
@@ -59,6 +60,7 @@ from tenax.journal.row_index import (
     Lookup,
     OpenRun,
     OpenSegment,
+    PutRoute,
     PutRow,
     Recount,
     ReviveRows,
@@ -901,6 +903,10 @@ def _apply_one(tx: Tx, state: HeadState, change: Change) -> None:  # noqa: C901 
             tx.run(_STATEMENTS[type(change)], {**own, **change._asdict()})
         case SetList(column, value):
             tx.run(f"set_{column}", {**own, "value": value})
+        case PutRoute():
+            route = {"num": state.num, **change._asdict()}
+            tx.run("put_route", route)
+            tx.run("put_route_cursor", route)
         case Spend(at, model, usage):
             cost = 0 if usage.cost is None else round(usage.cost * 1e6)
             took = {
@@ -957,6 +963,13 @@ def _release_leases(
             tx.run("release_lease", lease_key(append.user, append.lease))
         if state is not None:
             drop_replaced_partials(tx, state.num)
+
+
+def check_lease(tx: Tx, user: str, lease: Lease) -> None:
+    """Raise `LeaseLost` unless the lease is still held."""
+    rows = tx.run("fence", {"owner": user, "name": lease.name})
+    if not rows or tuple(rows[0]) != (lease.term, lease.token):
+        raise LeaseLost(f"{lease.name} is no longer held by {lease.holder}.")
 
 
 def lease_key(user: str, lease: Lease) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def migrations(dialect: Dialect) -> list[str]:
     ]
 
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """The number of migrations. A test compares the number with the files."""
 
 

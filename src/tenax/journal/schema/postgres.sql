@@ -184,7 +184,7 @@ join conversations c on c.num = m.place >> 32 where m.owner = :owner
 -- erasing --------------------------------------------------------------------------------------------------
 
 -- name: vacuum
-vacuum events, partials, blob_chunks, conversations, cursors, facts, letters, preferences, projects, schedules, search_docs
+vacuum events, partials, blob_chunks, conversations, cursors, deliveries, facts, letters, observed, preferences, projects, schedules, search_docs
 
 -- rebuilding and proving -----------------------------------------------------------------------------------
 

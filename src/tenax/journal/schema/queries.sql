@@ -105,6 +105,17 @@ update conversations set mode = :value where num = :num
 -- name: set_project
 update conversations set project = :value where num = :num
 
+-- name: put_route
+insert into routes (conversation, account, chat, thread, closed, at, seq)
+values (:num, :account, :chat, :thread, :closed, :at, :seq)
+on conflict (conversation, account, chat, thread) do update set closed = excluded.closed, at = excluded.at,
+    seq = excluded.seq
+
+-- name: put_route_cursor
+insert into route_cursors (conversation, account, chat, thread, seq, ended)
+values (:num, :account, :chat, :thread, :seq, :closed)
+on conflict (conversation, account, chat, thread) do update set seq = excluded.seq, ended = excluded.ended
+
 -- name: kill_rows
 update events set dead = :by where place > :after and place <= :high and dead = 0
 
@@ -653,6 +664,196 @@ on conflict (owner, id) do update set name = excluded.name, folder = excluded.fo
 -- name: drop_project
 delete from projects where owner = :owner and id = :id returning id
 
+-- chat apps ------------------------------------------------------------------------------------------------
+
+-- name: owner_of
+select owner, id from conversations where num = :num
+
+-- name: current_route
+select c.id, r.closed from routes r join conversations c on c.num = r.conversation
+where r.account = :account and r.chat = :chat and r.thread = :thread and c.owner = :owner
+order by r.at desc, r.conversation desc limit 1
+
+-- name: routes_of
+select r.account, r.chat, r.thread, k.ended, coalesce(t.title, '')
+from conversations c join routes r on r.conversation = c.num
+     join route_cursors k on k.conversation = c.num and k.account = r.account and k.chat = r.chat and k.thread = r.thread
+     left join chats t on t.account = r.account and t.chat = r.chat and t.thread = r.thread
+where c.owner = :owner and c.id = :id and r.closed = 0 order by r.at
+
+-- name: route_news
+select c.owner, c.id, k.conversation, k.chat, k.thread, k.seq, h.facts, h.run, coalesce(t.is_group, 0),
+       exists (select 1 from routes r join routes n on n.account = r.account and n.chat = r.chat and n.thread = r.thread
+                    join conversations o on o.num = n.conversation and o.owner = c.owner
+               where r.conversation = k.conversation and r.account = k.account and r.chat = k.chat
+                     and r.thread = k.thread and (n.at > r.at or (n.at = r.at and n.conversation > r.conversation)))
+from route_cursors k join heads h on h.conversation = k.conversation join conversations c on c.num = k.conversation
+     left join chats t on t.account = k.account and t.chat = k.chat and t.thread = k.thread
+where k.account = :account and k.ended = 0 and h.facts > k.seq order by k.conversation limit :limit
+
+-- name: route
+select c.owner, c.id, k.conversation, k.chat, k.thread, k.seq, h.facts, h.run, coalesce(t.is_group, 0), 0
+from route_cursors k join heads h on h.conversation = k.conversation join conversations c on c.num = k.conversation
+     left join chats t on t.account = k.account and t.chat = k.chat and t.thread = k.thread
+where k.conversation = :num and k.account = :account and k.chat = :chat and k.thread = :thread
+
+-- name: move_route
+update route_cursors set seq = :seq where conversation = :num and account = :account and chat = :chat
+    and thread = :thread and seq < :seq
+
+-- name: end_route
+update route_cursors set ended = 1 where conversation = :num and account = :account and chat = :chat
+    and thread = :thread and seq = :seq
+
+-- name: route_facts
+select place, kind, at, run, body, digest, 0 from events where place > :low and place <= :high
+and kind in ('message.user', 'message.assistant', 'message.partial', 'approval.asked', 'approval.answered',
+             'tool.finished', 'run.started', 'run.finished') and coalesce(dead, 0) = 0 order by place limit :limit
+
+-- name: put_chat
+insert into chats (account, chat, thread, title, is_group, seen_at)
+values (:account, :chat, :thread, :title, :is_group, :at)
+on conflict (account, chat, thread) do update set title = excluded.title, is_group = excluded.is_group,
+    seen_at = excluded.seen_at
+
+-- name: chat
+select title, is_group from chats where account = :account and chat = :chat and thread = :thread
+
+-- name: chats_of
+select distinct t.account, t.chat, t.thread, t.title, t.is_group, t.seen_at
+from chats t join routes r on r.account = t.account and r.chat = t.chat and r.thread = t.thread
+     join conversations c on c.num = r.conversation
+where c.owner = :owner order by t.seen_at desc limit :limit
+
+-- name: channel_value
+select value from channel_values where account = :account and name = :name
+
+-- name: channel_values
+select name, value from channel_values where account = :account order by name
+
+-- name: put_channel_value
+insert into channel_values (account, name, value) values (:account, :name, :value)
+on conflict (account, name) do update set value = excluded.value
+
+-- name: drop_channel_value
+delete from channel_values where account = :account and name = :name
+
+-- name: put_delivery
+insert into deliveries (account, chat, thread, unit, piece, conversation, seq, state, key, message, text, repeated, tries,
+                        retry_at, error, at)
+values (:account, :chat, :thread, :unit, :piece, :conversation, :seq, :state, :key, :message, :text, :repeated, :tries,
+        :retry_at, :error, :at)
+on conflict (account, chat, thread, unit, piece) do nothing
+
+-- name: change_delivery
+update deliveries set state = :state, key = :key, message = :message, text = :text, repeated = :repeated, tries = :tries,
+    retry_at = :retry_at, error = :error, seq = :seq
+where account = :account and chat = :chat and thread = :thread and unit = :unit and piece = :piece
+
+-- name: rename_deliveries
+update deliveries set unit = :unit where account = :account and chat = :chat and thread = :thread and unit = :was
+
+-- name: deliveries_of_unit
+select account, chat, thread, unit, piece, conversation, seq, state, key, message, text, repeated, tries, retry_at, error, at
+from deliveries where account = :account and chat = :chat and thread = :thread and unit = :unit order by piece
+
+-- name: unfinished_deliveries
+select account, chat, thread, unit, piece, conversation, seq, state, key, message, text, repeated, tries, retry_at, error, at
+from deliveries where account = :account and state in ('waiting', 'sending', 'placed') order by at, unit, piece limit :limit
+
+-- name: open_deliveries
+select account, chat, thread, unit, piece, conversation, seq, state, key, message, text, repeated, tries, retry_at, error, at
+from deliveries where account = :account and chat = :chat and thread = :thread and conversation = :num
+    and state in ('waiting', 'sending', 'placed') order by at, unit, piece
+
+-- name: delivery_of_message
+select account, chat, thread, unit, piece, conversation, seq, state, key, message, text, repeated, tries, retry_at, error, at
+from deliveries where account = :account and chat = :chat and message = :message order by at desc limit 1
+
+-- name: delivery_of_question
+select account, chat, thread, unit, piece, conversation, seq, state, key, message, text, repeated, tries, retry_at, error, at
+from deliveries where account = :account and key = :key and substr(unit, 1, 2) = 'q:'
+
+-- name: failed_deliveries
+select account, chat, thread, unit, piece, conversation, seq, state, key, message, text, repeated, tries, retry_at, error, at
+from deliveries where state in ('uncertain', 'dead') order by at desc limit :limit
+
+-- name: count_deliveries
+select state, count(*), coalesce(sum(repeated), 0) from deliveries where account = :account group by state
+
+-- name: oldest_unsent
+select min(at) from deliveries where account = :account and state in ('waiting', 'sending', 'placed')
+
+-- name: drop_old_deliveries
+delete from deliveries where state in ('delivered', 'discarded') and at < :before
+
+-- name: put_person
+insert into channel_people (account, person, owner, name, at) values (:account, :person, :owner, :name, :at)
+on conflict (account, person) do update set owner = excluded.owner, name = excluded.name
+
+-- name: person
+select owner from channel_people where account = :account and person = :person
+
+-- name: people
+select account, person, owner, name, at from channel_people order by account, at, person
+
+-- name: drop_person
+delete from channel_people where account = :account and person = :person returning owner
+
+-- name: put_pairing
+insert into pairings (account, person, code, name, chat, at) values (:account, :person, :code, :name, :chat, :at)
+on conflict (account, person) do update set code = excluded.code, name = excluded.name, chat = excluded.chat, at = excluded.at
+
+-- name: pairing
+select code, at from pairings where account = :account and person = :person
+
+-- name: pairings
+select account, person, code, name, chat, at from pairings where at > :since order by at desc
+
+-- name: drop_pairing
+delete from pairings where account = :account and person = :person
+
+-- name: drop_old_pairings
+delete from pairings where at <= :since
+
+-- name: drop_old_observed
+delete from observed where at < :before
+
+-- name: put_observed
+insert into observed (account, chat, thread, message, name, text, at)
+values (:account, :chat, :thread, :message, :name, :text, :at) on conflict do nothing
+
+-- name: observed
+select message, name, text, at from observed where account = :account and chat = :chat and thread = :thread
+order by at, message
+
+-- name: drop_observed
+delete from observed where account = :account and chat = :chat and thread = :thread and at < :before
+
+-- name: change_observed
+update observed set text = :text where account = :account and chat = :chat and message = :message
+
+-- name: drop_observed_message
+delete from observed where account = :account and chat = :chat and message = :message
+
+-- name: received_message
+select c.owner, c.id, r.place from received r join conversations c on c.num = r.place >> 32
+where r.source = :source and r.id = :id
+
+-- name: put_late_file
+insert into late_files (account, id, conversation, file, tries, retry_at, at)
+values (:account, :id, :num, :file, 0, :at, :at) on conflict do nothing
+
+-- name: late_files
+select f.account, f.id, c.owner, c.id, f.file, f.tries from late_files f join conversations c on c.num = f.conversation
+where f.account = :account and f.retry_at <= :now order by f.at limit :limit
+
+-- name: delay_late_file
+update late_files set tries = tries + 1, retry_at = :retry_at where account = :account and id = :id
+
+-- name: drop_late_file
+delete from late_files where account = :account and id = :id
+
 -- blobs ----------------------------------------------------------------------------------------------------
 
 -- name: blob
@@ -736,6 +937,18 @@ delete from letters where conversation = :num
 
 -- name: delete_schedules
 delete from schedules where conversation = :num
+
+-- name: delete_routes
+delete from routes where conversation = :num
+
+-- name: delete_route_cursors
+delete from route_cursors where conversation = :num
+
+-- name: delete_deliveries
+delete from deliveries where conversation = :num
+
+-- name: delete_late_files
+delete from late_files where conversation = :num
 
 -- name: delete_read_marks
 delete from read_marks where conversation = :num
@@ -849,6 +1062,9 @@ union all
 select k.reader, null, k.follows, k.seq, k.behind, 0, 0 from cursors k
 where k.conversation = :num and not exists (select 1 from readers r where r.name = k.reader)
 
+-- name: prove_routes
+select account, chat, thread, closed, at, seq from routes where conversation = :num order by account, chat, thread
+
 -- name: prove_authors
 select author from authors where conversation = :num order by author
 
@@ -891,6 +1107,10 @@ select what, min(num) from (
     union all select 'runs', conversation from runs where conversation > :after and conversation < :before
     union all select 'cursors', conversation from cursors where conversation > :after and conversation < :before
     union all select 'authors', conversation from authors where conversation > :after and conversation < :before
+    union all select 'routes', conversation from routes where conversation > :after and conversation < :before
+    union all select 'route_cursors', conversation from route_cursors where conversation > :after and conversation < :before
+    union all select 'deliveries', conversation from deliveries where conversation > :after and conversation < :before
+    union all select 'late_files', conversation from late_files where conversation > :after and conversation < :before
     union all select 'letters', conversation from letters where conversation > :after and conversation < :before
     union all select 'schedules', conversation from schedules where conversation > :after and conversation < :before
     union all select 'read_marks', conversation from read_marks where conversation > :after and conversation < :before) r

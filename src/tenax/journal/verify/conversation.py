@@ -440,6 +440,7 @@ class Proof:
         self._compare_runs(found)
         self._compare_mentions(found)
         self._compare_authors(found)
+        self._compare_routes(found)
         self._compare_letters(found)
         return found
 
@@ -549,6 +550,18 @@ class Proof:
         for author in sorted(kept - self._derived.authors):
             problem = "counts as an author, and has written nothing"
             found.say(None, f"{author!r:.60} {problem}.")
+
+    def _compare_routes(self, found: _Findings) -> None:
+        rows = self._query("prove_routes", num=self._num)
+        kept = {
+            (account, chat, thread): columns for account, chat, thread, *columns in rows
+        }
+        wanted = self._derived.routes
+        for name in sorted(wanted.keys() | kept.keys()):
+            if list(wanted.get(name, ())) != list(kept.get(name, ())):
+                where = " ".join(filter(None, name))
+                problem = "is not the one that the events name"
+                found.say(None, f"Its route to {where!r:.120} {problem}.")
 
     def _compare_letters(self, found: _Findings) -> None:
         """Check for dead letters beyond the cursor of their reader."""

@@ -36,6 +36,7 @@ from tenax.journal.row_index import (
     LateOutput,
     OpenRun,
     OpenSegment,
+    PutRoute,
     PutRow,
     Recount,
     SealRun,
@@ -118,6 +119,8 @@ class Derived:
         self.segments: dict[str, DerivedSegment] = {}
         self.runs: dict[str, DerivedRun] = {}
         self.authors: set[str] = set()
+        self.routes: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+        """By account, chat and thread: whether the route is closed, the time and the seq."""
         self.list: dict[str, str | int | None] = {
             "title": None,
             "pinned": 0,
@@ -188,6 +191,8 @@ class Derived:
                 self._run(run).sealed_seq = seq
             case AddAuthor(author):
                 self.authors.add(author)
+            case PutRoute(account, chat, thread, closed, at, seq):
+                self.routes[account, chat, thread] = (closed, at, seq)
             case SetList(column, value):
                 self.list[column] = value
             case EraseBodies(seqs):

@@ -16,7 +16,7 @@ import msgspec
 from tenax.errors import SchemaTooNew, StoreDamaged, TenaxError
 from tenax.events import ConversationOpened, decode
 from tenax.journal.plan import NO_ROW, named_in
-from tenax.journal.row_index import INDEX_VERSION, HeadState
+from tenax.journal.row_index import INDEX_VERSION, HeadState, PutRoute
 from tenax.journal.row_key import ALL_SEQS, bounds
 from tenax.journal.verify.derive import Derived, FactRow, stand_in
 
@@ -29,7 +29,7 @@ _PAGE = 500
 
 
 def rebuild(tx: Tx, state: HeadState) -> HeadState:
-    """Write the rows, segments, runs, authors, list columns, mentions and head of a conversation. Return the new head."""
+    """Write the rows, segments, runs, authors, routes, list columns, mentions and head of a conversation. Return the new head."""
     if state.version > INDEX_VERSION:
         raise SchemaTooNew(
             f"A newer Tenax has indexed conversation {state.id} (version {state.version}; this one has {INDEX_VERSION}).",
@@ -44,6 +44,7 @@ def rebuild(tx: Tx, state: HeadState) -> HeadState:
     _put_segments(tx, folded.derived)
     _put_runs(tx, folded.derived)
     _put_authors(tx, folded)
+    _put_routes(tx, folded.derived)
     _put_mentions(tx, new, folded.mentions)
     times = {"opened_at": folded.opened_at, "updated_at": folded.at}
     listed = {"source": folded.source, **folded.derived.list, **times}
@@ -141,6 +142,14 @@ def _put_authors(tx: Tx, folded: _Folded) -> None:
         tx.run("delete_authors", {"num": num})
     for author in sorted(folded.derived.authors):
         tx.run("put_author", {"num": num, "author": author})
+
+
+def _put_routes(tx: Tx, derived: Derived) -> None:
+    num = derived.state.num
+    tx.run("delete_routes", {"num": num})
+    for (account, chat, thread), (closed, at, seq) in derived.routes.items():
+        route = PutRoute(account, chat, thread, closed, at, seq)
+        tx.run("put_route", {"num": num, **route._asdict()})
 
 
 def _put_mentions(tx: Tx, state: HeadState, mentions: list[tuple[int, str]]) -> None:
