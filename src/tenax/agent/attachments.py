@@ -162,6 +162,19 @@ class Attachments:
         await self._journal.put_blob(data)
         return part
 
+    async def put_sound(self, name: str, media_type: str, data: bytes) -> File:
+        """Store a voice note and return its part. The model gets a note instead of the sound."""
+        name = clean_name(name)
+        _check_size(name, data, BYTES_MAX, "A voice note")
+        note = b"(A voice note. The text of the message says what was heard.)"
+        return File(
+            await self._journal.put_blob(data),
+            media_type,
+            name,
+            len(data),
+            Extracted(await self._journal.put_blob(note), len(note)),
+        )
+
     async def put_again(self, blob: str, name: str) -> Image | File:
         """Return the part of an earlier upload, for a message. Only blobs of the user are found.
 

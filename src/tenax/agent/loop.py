@@ -215,7 +215,7 @@ class ParentLink(Protocol):
     async def is_wanted(self, history: History) -> bool:
         """Return whether somebody still waits for the result of the open run."""
 
-    async def stop(self, conversation: str) -> None:
+    async def stop(self, conversation: str) -> bool:
         """Ask the run in the conversation to stop."""
 
     async def mode(self, conversation: str) -> Mode:

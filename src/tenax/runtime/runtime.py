@@ -493,9 +493,9 @@ class CoreRuntime:
         (stored,) = await self.journal.append(conversation, [message], dedup=dedup)
         return stored
 
-    async def stop(self, conversation: str) -> None:
-        """Stop the run, in any process, and the runs of the sub-agents."""
-        await self.workers.stop(conversation)
+    async def stop(self, conversation: str, *, dedup: Dedup | None = None) -> bool:
+        """Stop the run, in any process, and the runs of the sub-agents. Return whether a run was open."""
+        return await self.workers.stop(conversation, dedup=dedup)
 
     async def go_on(self, conversation: str) -> None:
         """Continue an interrupted run, also a run without automatic resumption, and the runs of the sub-agents."""
@@ -772,7 +772,13 @@ class CoreRuntime:
         """Remove the conversation from the list, or undo the removal. The search finds archived conversations too."""
         await self.journal.append(conversation, [ConversationArchived(archived)])
 
-    async def undo(self, conversation: str, *, to: int | None = None) -> int:
+    async def undo(
+        self,
+        conversation: str,
+        *,
+        to: int | None = None,
+        dedup: Dedup | None = None,
+    ) -> int:
         """Undo everything after seq `to`, by default the last message of a person and everything after the message.
 
         Return the seq of the undo, for `restore`.
@@ -782,8 +788,15 @@ class CoreRuntime:
             to = await self.journal.threads.run(
                 partial(find_undo_seq, self._sync, segment)
             )
-        (stored,) = await self.journal.append(conversation, [ConversationRewound(to)])
+        undo = ConversationRewound(to)
+        (stored,) = await self.journal.append(conversation, [undo], dedup=dedup)
         return stored.seq
+
+    async def last_message(self, conversation: str) -> int:
+        """Return the seq of the last message of a person. Raises `InvalidInput` if there is none."""
+        segment = await self._open_segment(conversation)
+        find = partial(find_undo_seq, self._sync, segment)
+        return await self.journal.threads.run(find) + 1
 
     async def replace(
         self,
@@ -805,7 +818,9 @@ class CoreRuntime:
         replaced = await self._own_message(conversation, seq)
         parts = replaced.parts if words is None else _parts_of(words)
         await self.agents.require_agent(conversation)
-        message = MessageUser(parts, replaced.author, ask=True)
+        # A repeated message still comes from the chat in which it was written.
+        extra = replaced.extra if words is None else {}
+        message = MessageUser(parts, replaced.author, ask=True, extra=extra)
         removal: Event = ConversationRewound(seq - 1, replaced=True)
         # A repeated call finds the message withdrawn, and `dedup` returns the stored events.
         if await self._waits(conversation, seq) or await self._is_withdrawn(

@@ -53,7 +53,7 @@ from tenax.events import (
     RunStarted,
     RunStop,
 )
-from tenax.journal.base import Lease
+from tenax.journal.base import Dedup, Lease
 from tenax.journal.row_key import ALL_SEQS
 from tenax.runtime.agents import Agents, Setting
 from tenax.runtime.feed import FeedRegistry
@@ -212,14 +212,15 @@ class Workers:
                 # The next worker starts when the old worker has ended.
                 task.cancel()
 
-    async def stop(self, conversation: str) -> None:
-        """Ask the open run to stop, in any process."""
+    async def stop(self, conversation: str, *, dedup: Dedup | None = None) -> bool:
+        """Ask the open run to stop, in any process. Return whether a run was open."""
         run = (await self._journal.head(conversation)).run
-        if run is not None:
-            await self._journal.append(
-                conversation, [RunStop(self._journal.user or "")], run=run
-            )
-            self.wake(conversation, patient=False)
+        if run is None:
+            return False
+        stop = RunStop(self._journal.user or "")
+        await self._journal.append(conversation, [stop], run=run, dedup=dedup)
+        self.wake(conversation, patient=False)
+        return True
 
     # -- sub-agents ------------------------------------------------------------------------------------------
 
