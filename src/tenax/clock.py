@@ -94,6 +94,10 @@ class Timing:
     """How long a stopped background process has to end while Tenax goes on."""
     find_seconds: float = 10.0
     """After this time `find_files` and `search_files` end, with the results found until then."""
+    channel_retry_seconds: float = 1.0
+    """The first pause before Tenax tries a failed request to a chat app again."""
+    channel_lease_seconds: float = 10.0
+    """How long a dead process keeps the accounts of chat apps from the other processes, if nothing shows its death."""
     mcp_retry_seconds: float = 0.5
     """The first pause before Tenax connects to a lost MCP server again."""
     mcp_wait_seconds: float = 5.0

@@ -17,6 +17,13 @@
     │   ├── MemoryChanged        the memory changed in the meantime
     │   ├── DedupReused          the same id was used before with another body
     │   └── RunConflict          a second run, or a missing run
+    ├── ChannelError             a chat app; raised by the packages of `tenax.channels`
+    │   ├── ChannelAway          not reached, or out of order; nothing happened there
+    │   ├── SendUncertain        the chat app may have done what was asked
+    │   ├── FloodWait            the chat app asks to wait; nothing happened there
+    │   ├── ChannelRefused       refused for good
+    │   ├── NotAuthorized        the token is refused
+    │   └── ReceivedElsewhere    another program receives the updates of the account
     ├── ToolFailed               a tool failed; the message is for model and person
     │   ├── NoSuchFile           the folder of the tools has no such file
     │   └── TooBusy              no thread for the call; nothing was started
@@ -115,6 +122,42 @@ class DedupReused(Refused):
 
 class RunConflict(Refused):
     """A conversation has at most one open run."""
+
+
+class ChannelError(TenaxError):
+    """A chat app did not do what was asked."""
+
+
+class ChannelAway(ChannelError):
+    """The chat app cannot be reached, or is out of order. The request had no effect."""
+
+
+class SendUncertain(ChannelError):
+    """The request may have had its effect: the connection was lost, or the chat app
+    answered with a server error.
+    """
+
+
+class FloodWait(ChannelError):
+    """The chat app asks to wait for `seconds`. The request had no effect."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class ChannelRefused(ChannelError):
+    """The chat app refuses the request for good: the chat is gone, the bot was blocked,
+    or the message is invalid.
+    """
+
+
+class NotAuthorized(ChannelError):
+    """The chat app refuses the token."""
+
+
+class ReceivedElsewhere(ChannelError):
+    """Another program receives the updates of the account."""
 
 
 class ToolFailed(TenaxError):

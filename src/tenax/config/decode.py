@@ -14,6 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from tenax.config.schema import (
+    ChannelSettings,
     FileSettings,
     McpSettings,
     ModelSettings,
@@ -60,6 +61,7 @@ class Decoder:
             **decoded,
             models=self._decode_named(values, "models", ModelSettings),
             mcp=self._decode_named(values, "mcp", McpSettings),
+            channels=self._decode_named(values, "channels", ChannelSettings),
             rules=self._decode_rules(values.get("rules", [])),
         )
 

@@ -25,6 +25,7 @@ from tenax.config.decode import Decoder, parse_toml, read_text, suggest
 from tenax.config.rules import Rule, find_mistake
 from tenax.config.schema import (
     Budget,
+    ChannelSettings,
     FileSettings,
     McpSettings,
     Memory,
@@ -102,6 +103,7 @@ class Config:
     search: Search = field(default_factory=Search)
     memory: Memory = field(default_factory=Memory)
     mcp: Mapping[str, McpSettings] = field(default_factory=dict)
+    channels: Mapping[str, ChannelSettings] = field(default_factory=dict)
     # The rules at the time of `load`. `config.write.Rules` follows the file.
     rules: tuple[Rule, ...] = ()
     log: str = "warning"
@@ -175,6 +177,10 @@ def _resolve(
         mcp={
             name: resolve_server(name, server, file, _servers_env(env, tools_folder))
             for name, server in settings.mcp.items()
+        },
+        channels={
+            label: _resolve_channel(label, channel, file)
+            for label, channel in settings.channels.items()
         },
         rules=_check_rules(settings.rules, file),
         log=_log_level(env),
@@ -491,6 +497,21 @@ def resolve_server(
                 env.get(variable), f"the variable {variable}"
             )
     return replace(server, name=name, environment=environment)
+
+
+def _resolve_channel(
+    label: str, channel: ChannelSettings, file: Path
+) -> ChannelSettings:
+    """Fill in the label of an account in a chat app."""
+    path = f"channels.{label}"
+    if not re.fullmatch(r"(?=.{1,32}$)[a-z0-9]+([_-][a-z0-9]+)*", label):
+        raise ConfigError(
+            f"{path} in {file} cannot be the name of an account.",
+            hint="Use up to 32 small letters and digits, with single - or _ between them.",
+        )
+    if channel.url:
+        check_url(channel.url, f"{path}.url in {file}")
+    return replace(channel, label=label)
 
 
 def _check_rules(rules: tuple[RuleSettings, ...], file: Path) -> tuple[Rule, ...]:

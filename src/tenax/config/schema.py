@@ -23,10 +23,12 @@ __all__ = [
     "VARIABLES",
     "Api",
     "Budget",
+    "ChannelSettings",
     "FileSettings",
     "McpSettings",
     "Memory",
     "ModelSettings",
+    "Platform",
     "Resume",
     "RuleSettings",
     "Search",
@@ -42,6 +44,7 @@ PORT_MAX: Final = 65_535
 _HOST_PATTERN: Final = r"\A[0-9A-Za-z.:_-]+\Z"
 
 Api = Literal["openai", "anthropic", "practice", "script"]
+Platform = Literal["telegram"]
 Resume = Literal["auto", "ask"]
 Effort = Literal["low", "medium", "high"]
 Names = tuple[str, ...]
@@ -191,6 +194,30 @@ class McpSettings(Settings, frozen=True, kw_only=True):
     trusted: Annotated[
         bool, _about("Whether to believe what the server says about its own tools.")
     ] = False
+
+
+class ChannelSettings(Settings, frozen=True, kw_only=True):
+    """[channels.LABEL]: an account of Tenax in a chat app, such as a bot on Telegram."""
+
+    label: str = ""
+    platform: Annotated[Platform, _about("The chat app.")]
+    token: Annotated[
+        Secret | None,
+        _about('Where the token of the bot is: "env:NAME" or "secret:NAME".'),
+    ] = None
+    url: Annotated[
+        HttpAddress | None,
+        _about(
+            "The address of a Bot API server of your own. Default: Telegram's server.",
+            shape="an address that begins with http:// or https://",
+        ),
+    ] = None
+    allow: Annotated[
+        Names,
+        _about(
+            "The platform's ids of people who may talk without a code. With such a list, other people get no answer at all."
+        ),
+    ] = ()
 
 
 class RuleSettings(Settings, frozen=True, kw_only=True):
@@ -346,6 +373,7 @@ class FileSettings(Settings, frozen=True, kw_only=True):
     serve: Serve = Serve()
     memory: Memory = Memory()
     mcp: Mapping[str, McpSettings] = {}
+    channels: Mapping[str, ChannelSettings] = {}
     rules: tuple[RuleSettings, ...] = ()
 
 
@@ -400,6 +428,7 @@ def list_settings() -> Iterator[tuple[str, Setting]]:
         "serve.": Serve,
         "memory.": Memory,
         "mcp.NAME.": McpSettings,
+        "channels.LABEL.": ChannelSettings,
         "rules.": RuleSettings,
     }
     for prefix, table in tables.items():

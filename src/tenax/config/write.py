@@ -38,6 +38,7 @@ __all__ = [
     "file_version",
     "remove_model",
     "remove_rule",
+    "set_channel",
     "set_server",
     "trust_server",
 ]
@@ -354,6 +355,53 @@ def _no_server(name: str) -> InvalidInput:
     )
 
 
+def set_channel(
+    config: Config,
+    label: str,
+    values: Mapping[str, Any] | None,
+    *,
+    token: str | None,
+) -> None:
+    """Write the section [channels.LABEL], or remove the section if `values` is `None`.
+
+    `token` is the token itself. With `None`, the token stays as it is. A token that nothing uses any more is removed
+    from secrets.toml.
+    """
+    with _locked_folder(config):
+        wanted = _parse_file(config.file)
+        channels = wanted.setdefault("channels", {})
+        before = channels.pop(label, {})
+        keys = ""
+        if values is None:
+            if not before:
+                raise InvalidInput(
+                    f"The account {label} no longer exists.",
+                    hint="Look at the list again.",
+                )
+        else:
+            section = dict(values)
+            if token is not None:
+                secrets = read_text(config.file.with_name("secrets.toml")) or ""
+                section["token"], keys = _add_key(
+                    config.file, f"CHANNEL_{label}", token, secrets
+                )
+            elif "token" in before:
+                section.setdefault("token", before["token"])
+            # A section that `load` would refuse is not written. The other sections need the environment of the person,
+            # and stay as they are.
+            check_values(config, {"channels": {label: section}}, {})
+            channels[label] = section
+
+        def edit(document: Any) -> None:  # noqa: ANN401
+            if values is None:
+                del document["channels"][label]
+            else:
+                _set_section(document, "channels", label, section)
+
+        _edit_file(config.file, wanted, edit, f"[channels.{label}]", keys)
+        _forget_key(config.file, before.get("token"), wanted)
+
+
 class Rules:
     """The current rules of the file. Every call checks the file, so an edit takes effect at once.
 
@@ -445,7 +493,9 @@ def _edit_file(
         document = tomlkit.parse(read_text(file) or "")
         edit(document)
         changed = tomlkit.dumps(document)
-        is_as_wanted = {"mcp": {}, **tomllib.loads(changed)} == {"mcp": {}, **wanted}
+        # A section without content may be there or not.
+        empty: dict[str, Any] = {"mcp": {}, "channels": {}}
+        is_as_wanted = {**empty, **tomllib.loads(changed)} == {**empty, **wanted}
     except (TOMLKitError, TypeError, ValueError, KeyError) as error:
         raise _cannot_edit(file, edited) from error
     if not is_as_wanted:
@@ -473,6 +523,8 @@ def _set_section(
         table.update(section)
         document.setdefault(kind, tomlkit.table(is_super_table=True))[name] = table
     elif known != section:
+        for setting in [setting for setting in known if setting not in section]:
+            del known[setting]
         known.update(section)
 
 
