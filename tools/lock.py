@@ -39,6 +39,8 @@ def main() -> int:
             _PYPROJECT,
             "--extra",
             "mcp",
+            "--extra",
+            "telegram",
             "--constraint",
             "requirements/dev.txt",
         )

@@ -1,0 +1,17 @@
+"""What the tests of chat apps may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.telegram import FakeTelegram
+
+
+@pytest.fixture
+def telegram() -> Iterator[FakeTelegram]:
+    """A fake Telegram without limits on the number of messages."""
+    with FakeTelegram() as telegram:
+        telegram.unlimit_rates()
+        yield telegram

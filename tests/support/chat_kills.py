@@ -1,0 +1,496 @@
+"""A real `tenax gateway` beside a fake Telegram, killed at moments that the fake knows for certain.
+
+The model is played inside the gateway: it answers the last question of the conversation, such as "question 7 long", with a
+text that begins with "Answer 7" and ends with "End 7.". `GatewayHome.allow_words` says how far an answer may go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Self, TypeVar
+
+import tenax
+from tenax.channels.ledger import PLACED_CHARS
+from tenax.channels.rows import ChannelRows, Outgoing
+from tenax.channels.units import answer_unit
+from tenax.events import (
+    Event,
+    MessageAssistant,
+    MessagePartial,
+    MessageUser,
+    RunFinished,
+)
+from tenax.journal import LOCAL_USER
+from tenax.journal.verify.store import verify
+from tenax.parts import text_of
+from tests.support.served import ROOT, environment
+from tests.support.telegram import (
+    ADA,
+    Attachment,
+    Call,
+    FakeTelegram,
+    Message,
+    Person,
+    When,
+)
+
+__all__ = [
+    "MARK",
+    "SECONDS",
+    "ChatStore",
+    "GatewayHome",
+    "GatewayProcess",
+    "Kind",
+    "Question",
+    "Talk",
+    "kill_at",
+    "wait_until",
+]
+
+T = TypeVar("T")
+Kind = Literal["short", "medium", "long"]
+
+SECONDS: Final = 60.0
+MARK: Final = "↻ "
+_ELLIPSIS: Final = "…"
+_ALL_WORDS: Final = 1_000_000
+
+_CONFIG: Final = """model = "main"
+[tools]
+folder = "{folder}"
+[models.main]
+api = "script"
+url = "{home}/script.json"
+name = "script"
+[channels.telegram]
+platform = "telegram"
+url = "{url}"
+token = "env:CHAT_TOKEN"
+allow = [{allowed}]
+"""
+
+# Python runs this when the gateway starts.
+_MODEL: Final = """
+import sys
+if "gateway" in sys.orig_argv:
+    import asyncio, contextlib, pathlib, re
+    from tenax.models import scripted
+    unpaced, allowed = scripted.ScriptedModel.stream, pathlib.Path({words!r})
+    question = re.compile(rb"question ([0-9]+) (short|medium|long)")
+    paragraphs = dict(short=0, medium=5, long=60)
+    def answer(self, body, played):
+        number, kind = (found.decode() for found in question.findall(body)[-1])
+        lines = ["And %s: " % n + "so it goes on, " * 5 + "and on." for n in range(paragraphs[kind])]
+        return 0, scripted.Reply(words="\\n\\n".join(["Answer %s." % number, *lines, "End %s." % number]))
+    async def stream(self, body, *, silence):
+        said = 0
+        async with contextlib.aclosing(unpaced(self, body, silence=silence)) as pieces:
+            async for piece in pieces:
+                said += isinstance(piece, scripted.Words)
+                while said > int(allowed.read_text()):
+                    await asyncio.sleep(0.01)
+                yield piece
+    scripted.Script.next, scripted.ScriptedModel.stream = answer, stream
+    from tenax.channels.telegram import channel
+    channel.TelegramChannel.traits = scripted.msgspec.structs.replace(channel.TelegramChannel.traits, **{pauses!r})
+"""
+_PAUSES: Final = {"send_seconds": 0.05, "account_seconds": 0.0, "preview_seconds": 0.05}
+"""The pauses between messages are no subject of these tests, and would take most of the time."""
+
+
+def wait_until(predicate: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
+    """Wait until something holds that is looked up in the store or in the fake. Return its value."""
+    deadline = time.monotonic() + seconds
+    while not (found := predicate()):
+        assert time.monotonic() < deadline, f"Timed out: {what}."
+        time.sleep(0.01)
+    return found
+
+
+class GatewayHome:
+    """The folder of a gateway: its settings and its model. Several hosts have a folder each."""
+
+    def __init__(
+        self,
+        telegram: FakeTelegram,
+        store_url: str,
+        home: Path,
+        *,
+        tools_folder: Path | None = None,
+        allow: tuple[Person, ...] = (),
+    ) -> None:
+        self.path = home
+        self.telegram = telegram
+        self.store_url = store_url
+        self._words = home / "words"
+        home.mkdir(parents=True, exist_ok=True)
+        work = tools_folder or home / "work"
+        work.mkdir(exist_ok=True)
+        allowed = ", ".join(f'"{person.id}"' for person in allow)
+        (home / "config.toml").write_text(
+            _CONFIG.format(home=home, folder=work, url=telegram.url, allowed=allowed)
+        )
+        (home / "script.json").write_text('{"replies": []}')
+        (home / "sitecustomize.py").write_text(
+            _MODEL.format(words=str(self._words), pauses=_PAUSES)
+        )
+        self.allow_words()
+
+    def allow_words(self, count: int = _ALL_WORDS) -> None:
+        """Let every answer go on, up to so many words."""
+        new = self._words.with_suffix(".new")
+        new.write_text(str(count))
+        new.replace(self._words)
+
+    def env(self) -> dict[str, str]:
+        path = os.pathsep.join((str(self.path), str(ROOT)))
+        return environment(
+            self.path,
+            TENAX_STORE=self.store_url,
+            CHAT_TOKEN=self.telegram.token,
+            PYTHONPATH=path,
+        )
+
+
+class GatewayProcess:
+    """`tenax gateway`. `with` starts it, and kills what is left of it."""
+
+    def __init__(self, home: GatewayHome) -> None:
+        self.home = home
+        self._output = home.path / "output.txt"
+        self._output.touch()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        command = [sys.executable, "-P", "-m", "tenax", "gateway"]
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, env=self.home.env(), stdout=output, stderr=output
+            )
+
+    def kill(self) -> None:
+        """Kill the process, and wait for its end: what it has not received or stored by now, it never will."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def suspend(self) -> None:
+        """Stop the process for a while, as if its machine hung."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def starts(self) -> int:
+        """Return how often the gateway has said that it serves."""
+        return self._output.read_text().count("Serving the chat apps.")
+
+    def describe(self) -> str:
+        """Return what the gateway said last."""
+        log = self.home.path / "log" / "gateway.log"
+        files = [file for file in (self._output, log) if file.exists()]
+        return "\n".join(file.read_text()[-3000:] for file in files)
+
+
+@contextlib.contextmanager
+def kill_at(
+    telegram: FakeTelegram,
+    gateway: GatewayProcess,
+    method: str,
+    when: When,
+) -> Iterator[None]:
+    """Kill the gateway at the next request of a method that arrives: before the server acts, or before its answer.
+
+    With `before`, the server never acts. The block causes the request; at its end the gateway is dead.
+    """
+    killed = threading.Event()
+
+    def kill(_call: Call) -> None:
+        gateway.kill()
+        killed.set()
+
+    telegram.on(method, kill, when)
+    if when == "before":
+        telegram.drop_before(method)
+    yield
+    if not killed.wait(SECONDS):
+        raise TimeoutError(f"No {method} came.\n{gateway.describe()}")
+
+
+@dataclass
+class Question:
+    """A message of a person, and what may happen to its answer."""
+
+    person: Person
+    message: int
+    """The id of the message in the chat."""
+    text: str
+    number: int
+
+
+@dataclass
+class _Answer:
+    """An answer of the journal, as the chat shows it."""
+
+    text: str
+    shown: list[Message] = field(default_factory=list)
+    repeated: list[bool] = field(default_factory=list)
+
+
+class ChatStore:
+    """What the test sees in the store of the gateways."""
+
+    def __init__(self, store_url: str, telegram: FakeTelegram) -> None:
+        self.journal = tenax.open(store_url)
+        self.rows = ChannelRows(self.journal)
+        self.account = f"telegram:{telegram.bot_id}"
+        self._telegram = telegram
+        self._everybody = self.journal.of(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.close()
+
+    def pair(self, *people: Person) -> None:
+        """Let people talk as the owner."""
+        for person in people:
+            self.rows.add_person(
+                self.account, str(person.id), LOCAL_USER, person.first_name
+            )
+
+    # -- what is stored ------------------------------------------------------------------
+
+    def conversations(self) -> list[tuple[str, str]]:
+        """Return user and name of every conversation."""
+        users = {LOCAL_USER, *(person.user for person in self.rows.people())}
+        return [
+            (user, summary.conversation)
+            for user in sorted(users)
+            for summary in self.journal.of(user).conversations(limit=1000)
+        ]
+
+    def events(self, user: str, name: str, *kinds: type[Event]) -> list[Event]:
+        """Return the events of a conversation that are of some kinds."""
+        journal, found, after = self.journal.of(user), list[Event](), 0
+        while page := journal.read(name, after=after, limit=10_000):
+            found += [fact.event for fact in page if isinstance(fact.event, kinds)]
+            after = page[-1].seq
+        return found
+
+    def inbound(self) -> list[tuple[int, int, str]]:
+        """Return chat, id and text of every stored message of a chat."""
+        return [
+            (
+                int(event.extra["chat"]["chat"]),
+                int(event.extra["chat"]["message"]),
+                text_of(event.parts),
+            )
+            for user, name in self.conversations()
+            for event in self.events(user, name, MessageUser)
+            if isinstance(event, MessageUser)
+        ]
+
+    def open_rows(self) -> list[Outgoing]:
+        """Return the deliveries without a final state."""
+        return self.rows.unfinished(self.account)
+
+    def wait_of(self, person: Person) -> int:
+        """Return until when a chat has to wait, in microseconds, or 0."""
+        return int(self.rows.value(self.account, f"wait:{person.id}") or 0)
+
+    def lease_until(self) -> float:
+        """Return when the lease of the account ends, by the clock of the store."""
+        name = f"gateway:{self.account}"
+        rows = self.journal.store.query("lease", owner=LOCAL_USER, name=name)
+        return float(rows[0][2]) if rows else 0.0
+
+    def now_us(self) -> int:
+        return self.rows.now_us()
+
+    def is_settled(self) -> bool:
+        """Return whether every message is stored and answered, and every answer is delivered."""
+        if self.rows.news(self.account):
+            return False
+        # In the order in which a message passes these stations, so it cannot be overlooked between two of them.
+        if self._telegram.pending or self._everybody.unfinished():
+            return False
+        if not all(
+            self._is_answered(user, name) for user, name in self.conversations()
+        ):
+            return False
+        return not self.rows.news(self.account) and not self.open_rows()
+
+    def _is_answered(self, user: str, name: str) -> bool:
+        last = self.events(user, name, MessageUser, RunFinished)[-1]
+        return isinstance(last, RunFinished) and last.outcome == "completed"
+
+    def wait_settled(self, *gateways: GatewayProcess) -> None:
+        try:
+            self._telegram.wait_for(self.is_settled, SECONDS)
+        except TimeoutError as error:
+            for gateway in gateways:
+                error.add_note(gateway.describe())
+            error.add_note(f"Open: {self.open_rows()}")
+            raise
+
+    # -- what must hold ------------------------------------------------------------------
+
+    def check(self, questions: list[Question]) -> None:
+        """Check every message of the chats against the journal and the deliveries."""
+        said = [(each.person.id, each.message, each.text) for each in questions]
+        assert sorted(self.inbound()) == sorted(said)
+        answers = self._answers()
+        # Also an answer that was cut off by a kill and overtaken by a newer message has an ending in the chat.
+        whole = {
+            int(re.findall(r"\d+", answer.text)[0])
+            for answer in answers.values()
+            if re.fullmatch(r"Answer (\d+)\..*\n\nEnd \1\.", answer.text, re.DOTALL)
+        }
+        assert whole == {question.number for question in questions}
+        leftovers = []
+        for chat in {question.person.id for question in questions}:
+            leftovers += self._match(chat, answers)
+        for unit, answer in answers.items():
+            joined = "\n\n".join(
+                _unmarked(message.text) for message in answer.shown
+            ).removesuffix(f" {_ELLIPSIS}")
+            assert joined == answer.text, f"{unit} is not in the chat as it was given"
+            for message, repeated in zip(answer.shown, answer.repeated, strict=True):
+                assert message.text.startswith(MARK) == repeated, message.text
+        for message in leftovers:
+            _check_repeated(message, answers)
+        states = set(self.rows.counts(self.account)) - {"repeated"}
+        assert states <= {"delivered"}, self.rows.failed()
+        assert verify(self.journal).problems == []
+
+    def _answers(self) -> dict[tuple[int, str], _Answer]:
+        """Return the answers by chat and unit."""
+        found = {}
+        for user, name in self.conversations():
+            num = self.rows.number(user, name)
+            events = self.events(
+                user, name, MessageUser, MessagePartial, MessageAssistant
+            )
+            chat = 0
+            for event in events:
+                if isinstance(event, MessageUser):
+                    chat = int(event.extra["chat"]["chat"])
+                elif isinstance(event, MessageAssistant):
+                    unit = answer_unit(num, event.request)
+                    found[chat, unit] = _Answer(text_of(event.parts))
+        return found
+
+    def _match(
+        self, chat: int, answers: dict[tuple[int, str], _Answer]
+    ) -> list[Message]:
+        """Give every message of the bot to its answer. Return the messages that no delivery knows."""
+        leftovers = []
+        for message in self._telegram.messages(chat):
+            if not message.from_bot:
+                continue
+            row = self.rows.delivery_of(self.account, str(chat), str(message.id))
+            if row is None:
+                leftovers.append(message)
+            elif row.state == "delivered" and (chat, row.unit) in answers:
+                answers[chat, row.unit].shown.append(message)
+                answers[chat, row.unit].repeated.append(bool(row.repeated))
+            else:
+                raise AssertionError(f"{message} belongs to {row}")
+        return leftovers
+
+    def repeats(self, person: Person) -> int:
+        """Return how many messages of the bot in a chat no delivery knows, because a message came twice."""
+        return sum(
+            message.from_bot
+            and self.rows.delivery_of(self.account, str(person.id), str(message.id))
+            is None
+            for message in self._telegram.messages(person.id)
+        )
+
+    def marks(self, person: Person) -> int:
+        """Return how many messages of the bot in a chat have the mark of a repetition."""
+        return sum(text.startswith(MARK) for text in self._telegram.texts(person.id))
+
+
+def _check_repeated(message: Message, answers: dict[tuple[int, str], _Answer]) -> None:
+    """Check that a message that came twice has only the first words, and that the second one has the mark."""
+    assert len(message.text) <= PLACED_CHARS + len(MARK), message.text
+    words = _unmarked(message.text).removesuffix(_ELLIPSIS).rstrip()
+    seconds = [
+        shown.text
+        for (chat, _), answer in answers.items()
+        for shown in answer.shown
+        if chat == message.chat and shown.id > message.id
+    ]
+    assert any(text.startswith(MARK + words) for text in seconds), message.text
+
+
+def _unmarked(text: str) -> str:
+    return text.removeprefix(MARK)
+
+
+class Talk:
+    """People who talk to a bot, while its gateways are killed and started again."""
+
+    def __init__(self, telegram: FakeTelegram, store: ChatStore) -> None:
+        self.telegram = telegram
+        self.store = store
+        self.person: Person = ADA
+        """Who talks in the present phase."""
+        self.questions: list[Question] = []
+
+    def ask(
+        self,
+        kind: Kind = "medium",
+        *,
+        person: Person | None = None,
+        file: Attachment | None = None,
+    ) -> Question:
+        """Write a message to the bot."""
+        sender = person or self.person
+        number = len(self.questions) + 1
+        text = f"question {number} {kind}"
+        files = [] if file is None else [file]
+        message = self.telegram.say(text, sender=sender, files=files)
+        question = Question(sender, message, text, number)
+        self.questions.append(question)
+        return question
+
+    def open_states(self) -> list[str]:
+        """Return the states of the deliveries without a final state."""
+        return [row.state for row in self.store.open_rows()]
+
+    def stored(self, question: Question) -> int:
+        """Return how often a message is in the journal."""
+        key = (question.person.id, question.message)
+        return sum((chat, message) == key for chat, message, _ in self.store.inbound())
+
+    def shows(self, question: Question) -> bool:
+        """Return whether the chat shows the beginning of the answer."""
+        begin = f"Answer {question.number}."
+        texts = self.telegram.texts(question.person.id)
+        return any(text.startswith(begin) for text in texts)
