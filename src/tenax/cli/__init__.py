@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tenax.events import Mode
 
 COMMANDS: Final = {
+    "channel": LazyCommand(
+        "tenax.cli.channel", "channel", "Connect chat apps, and show their state."
+    ),
     "code": LazyCommand(
         "tenax.cli.serve",
         "code",
@@ -46,6 +49,9 @@ COMMANDS: Final = {
     "export": LazyCommand(
         "tenax.cli.export", "export", "Export conversations to files."
     ),
+    "gateway": LazyCommand(
+        "tenax.cli.gateway", "gateway", "Serve the chat apps without the page."
+    ),
     "link": LazyCommand(
         "tenax.cli.serve", "link", "Print a link that signs another browser in."
     ),
@@ -56,6 +62,11 @@ COMMANDS: Final = {
         "tenax.cli.mcp", "mcp", "Test the MCP servers and list their tools."
     ),
     "memory": LazyCommand("tenax.cli.memory", "memory", "Show and change memories."),
+    "pair": LazyCommand(
+        "tenax.cli.pair",
+        "pair",
+        "Let the person with a CODE talk to Tenax in a chat app.",
+    ),
     "resume": LazyCommand(
         "tenax.cli.resume", "resume", "Choose a recent conversation and continue it."
     ),

@@ -10,6 +10,15 @@ from typing import Final
 import click
 import msgspec
 
+from tenax.channels.rows import ChannelRows
+from tenax.channels.states import AccountState, read_states
+from tenax.cli.channel import (
+    FAILED_COMMAND,
+    account_name,
+    count_failed,
+    describe_state,
+    open_rows,
+)
 from tenax.cli.frame import FAILED, pass_config
 from tenax.cli.lines import short_time
 from tenax.cli.output import json_option, print_json
@@ -86,6 +95,7 @@ class Findings(msgspec.Struct, kw_only=True):
     """The reason for running commands without a sandbox; empty with a sandbox."""
     skills: dict[str, str]
     """By unusable skill folder, the reason."""
+    chat_apps: list[AccountState] = []
     store: Store | None = None
     missing: list[Missing] = []
     """Stored events missing now."""
@@ -142,7 +152,10 @@ def _examine_store(
 ) -> None:
     """Verify the store and add the result to the findings."""
     if not exists(config.store_url):
+        with open_rows(config) as rows:
+            findings.chat_apps = read_states(config, rows)
         if not as_json:
+            _show_chat_apps(findings.chat_apps)
             click.echo(NO_STORE)
         return
     with open_journal(
@@ -172,8 +185,14 @@ def _examine_store(
         findings.store = Store(
             engine, SCHEMA_VERSION, journal.incarnation, listed, failover
         )
+        try:
+            findings.chat_apps = read_states(config, ChannelRows(journal))
+        except UNREADABLE as error:
+            sentence = f"The state of the chat apps cannot be read: {unreadable(error)}"
+            found.append(Problem(None, None, None, sentence))
         if not as_json:
             _show_store(findings.store, alive, journal.clock)
+            _show_chat_apps(findings.chat_apps)
         findings.missing = journal.missing
         if accept and findings.missing:
             journal.store.accept_loss()
@@ -244,6 +263,20 @@ def _show_store(store: Store, alive: list[Instance], clock: Clock) -> None:
         _pair(
             "running", f"{instance.id} on {to_one_line(instance.host)}, since {since}"
         )
+
+
+def _show_chat_apps(accounts: list[AccountState]) -> None:
+    if accounts:
+        click.echo("\nChat apps")
+    for account in accounts:
+        _pair(account.label, f"{account_name(account)}, {describe_state(account)}")
+        if account.error:
+            _pair("", account.error)
+        failed = count_failed(account)
+        if failed:
+            _pair("", f"Not delivered: {failed}. To see them: {FAILED_COMMAND}")
+    if accounts:
+        click.echo()
 
 
 def _pair(name: str, value: str) -> None:
