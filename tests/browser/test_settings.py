@@ -30,6 +30,7 @@ SECTIONS = {
     "models": "Models",
     "permissions": "Permissions",
     "tools": "Tools & MCP",
+    "chats": "Chat apps",
     "schedules": "Schedules",
     "memory": "Memory",
     "projects": "Projects",
@@ -50,6 +51,7 @@ def open_section(tab: Tab, served: Served, name: str) -> Locator:
     loaded = {
         "permissions": "Rules",
         "tools": "Folder",
+        "chats": "Add Telegram",
         "schedules": "No schedules yet.",
         "memory": "Review conversations",
         "usage": "By conversation",

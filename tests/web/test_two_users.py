@@ -28,6 +28,7 @@ BODIES: dict[str, object] = {
     "open_conversation": {"leaving": "{id}"},
     "change_memory": {"was": 1, "text": "mine now"},
     "undo_memory": {"was": 1},
+    "add_route": {"account": "telegram:1", "chat": "1"},
 }
 WITH_ID = [
     endpoint
@@ -64,6 +65,8 @@ def test_no_endpoint_shows_or_changes_anothers_conversation(
         path += "?was=1"
     if "path" in each.in_query:  # type: ignore[attr-defined]
         path += "?path=a.txt"
+    if "chat" in each.in_query:  # type: ignore[attr-defined]
+        path += "?account=telegram:1&chat=1"
     answer = berta.http.request(
         each.method,  # type: ignore[attr-defined]
         path,

@@ -1,6 +1,7 @@
 // The frame of the page: the current screen, the banner, toasts and global keyboard shortcuts.
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
+import { appIcon, appName, chatsOf, isChatApp, useChats } from "./chats";
 import { showKeys } from "./commands";
 import { Composer, fill } from "./composer";
 import { dialog, Dialogs } from "./dialogs";
@@ -128,6 +129,7 @@ function Conversation() {
   useEffect(() => {
     if (id !== null && open?.gone.value !== true && listReady.value && current.value === undefined) void fetchListed(id);
   }, [id, listReady.value, current.value === undefined]);
+  useChats(open);
   const title = id === null ? t("conversation.new") : open?.gone.value === true ? "" : visible(titleOf(current.value));
   const fresh = open === null ? unsentOf(null, null).length === 0 : !open.gone.value && open.ready.value && isEmpty(open);
   return <main class={fresh ? "conversation fresh" : "conversation"}>
@@ -136,6 +138,7 @@ function Conversation() {
       <h1 dir="auto" title={title}>{title}</h1>
       {current.value?.temporary === true && <span class="temporary">{t("header.temporary")}</span>}
       {current.value?.parent && <a class="temporary" href={pathOf(current.value.parent)} onClick={follow}>{t("header.subagent")}</a>}
+      {id !== null && <ChatBadge id={id} />}
       <ModelPicker />
       {open?.long.value === true && <IconButton icon="todo" name={t("outline.title")} kind="only-wide" act={() => (outlined.value = true)} />}
       {id !== null && <IconButton icon="new" name={t("conversation.new")} kind="only-phone" act={() => go("/")} />}
@@ -146,6 +149,19 @@ function Conversation() {
     {open?.gone.value !== true && <Composer view={open} conversation={id} />}
     {fresh && <Examples />}
   </main>;
+}
+
+/** The chat app to which the conversation is connected, or in which it began. */
+function ChatBadge({ id }: { id: string }) {
+  const places = chatsOf(id)?.connected ?? [];
+  const source = current.value?.source;
+  const platform = places[0]?.platform ?? (isChatApp(source) ? source : undefined);
+  if (platform === undefined) return null;
+  const app = appName(platform);
+  const about = places.length === 0 ? t("chat.from", { app }) : t("chat.badge", { app, chats: places.map(({ title }) => visible(title)).join(", ") });
+  return <span class="badge chat-app" role="img" aria-label={about} title={about} data-connected={places.length > 0}>
+    <Icon name={appIcon(platform)} /><span class="only-wide">{visible(app)}</span>
+  </span>;
 }
 
 const isEmpty = (open: View): boolean => open.order.value.length === 0 && unsentOf(open.id, open).length === 0;

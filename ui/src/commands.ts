@@ -1,6 +1,7 @@
 // Everything that a person can order the page to do. The menu, the palette and the composer show commands from this one table.
 import { fork, retryRow } from "./actions";
 import { call, callText, conversationPath } from "./api";
+import { appIcon, appName, type ChatPlace, type Chats, chatsOf, putChats } from "./chats";
 import { chooseFor, chosenMode, chosenModel } from "./choices";
 import { confirm, dialog } from "./dialogs";
 import type { IconName } from "./icon";
@@ -74,6 +75,42 @@ export function moveCommands(ids: string[], now?: string, done: () => void = () 
   ];
 }
 
+/** Connect a conversation to a chat, or disconnect it. */
+const changeRoute = (id: string, { account, platform, chat, thread }: ChatPlace, connects: boolean) => attempt(async () => {
+  const path = conversationPath(id, "/routes");
+  const place = { account, chat, thread };
+  putChats(id, await (connects ? call<Chats>("POST", path, place) : call<Chats>("DELETE", `${path}?${new URLSearchParams(place)}`)));
+  toast(t(connects ? "chat.connected_now" : "chat.disconnected", { app: appName(platform) }));
+});
+
+function chatCommand(id: string, place: ChatPlace, connects: boolean, label: string): Command {
+  const change = () => void changeRoute(id, place, connects);
+  const chat = visible(place.title);
+  const ask = () => confirm(t("chat.group_ask", { chat }), t("chat.group_text"), t("chat.continue", { app: appName(place.platform) }), change);
+  const key = `chat-${place.account}-${place.chat}-${place.thread}`;
+  return { key, label, icon: appIcon(place.platform), run: connects && place.group ? ask : change };
+}
+
+/** The chats in which the conversation can continue, and those to which it is connected. */
+const chatGroups = (id: string) => [
+  { connects: true, places: chatsOf(id)?.available ?? [], key: "chat.continue", named: "chat.continue_in" },
+  { connects: false, places: chatsOf(id)?.connected ?? [], key: "chat.disconnect", named: "chat.disconnect_in" },
+] as const;
+
+/** What a menu shows for the chats: one command alone, or one command with a page of chats. */
+const chatCommands = (id: string): Command[] => chatGroups(id).flatMap(({ connects, places, key }): Command[] => {
+  const [first] = places;
+  if (first === undefined) return [];
+  const label = t(key, { app: appName(first.platform) });
+  if (places.length === 1) return [chatCommand(id, first, connects, label)];
+  const more = places.map((place) => chatCommand(id, place, connects, visible(place.title)));
+  return [{ key, label, icon: appIcon(first.platform), run: () => (palette.value = label), more }];
+});
+
+/** The chats that the menu shows on a page of their own. */
+const deepChatCommands = (id: string): Command[] => chatGroups(id).filter(({ places }) => places.length > 1).flatMap(({ connects, places, named }) =>
+  places.map((place) => chatCommand(id, place, connects, t(named, { app: appName(place.platform), chat: visible(place.title) }))));
+
 /** What can be done with a conversation from its row in the list and from its menu, in their order. */
 export function conversationCommands(id: string, listed: Listed | undefined, place: "menu" | "row" = "menu"): Command[] {
   const path = (rest = "") => conversationPath(id, rest);
@@ -105,7 +142,7 @@ export function conversationCommands(id: string, listed: Listed | undefined, pla
     command(listed?.pinned ? "menu.unpin" : "menu.pin", "pin", () => patch({ pinned: listed?.pinned !== true })),
     command(listed?.archived ? "menu.unarchive" : "menu.archive", "archive", () => archiveAll([id], listed?.archived !== true), "archive"),
     ...(move.length > 0 ? [{ ...command("menu.move", "folder", () => (palette.value = t("palette.move", { name: "" })), "move"), more: move }] : []),
-    ...(place === "menu" ? here : []),
+    ...(place === "menu" ? [...here, ...chatCommands(id)] : []),
     { ...command("menu.export", "export", () => (palette.value = `${t("menu.export")} `), "export"), more: exportCommands(id) },
     { ...command("menu.delete", "delete", () => askRemove([id])), bad: true },
   ];
@@ -144,7 +181,7 @@ export function deepCommands(): Command[] {
   const open = view.value;
   if (open === null || open.gone.value) return [];
   const move = moveCommands([open.id], current.value?.project ?? "");
-  return [...exportCommands(open.id), ...move.map((one) => ({ ...one, label: t("palette.move", { name: one.label }) }))];
+  return [...exportCommands(open.id), ...deepChatCommands(open.id), ...move.map((one) => ({ ...one, label: t("palette.move", { name: one.label }) }))];
 }
 
 /** What can be done from everywhere. */

@@ -2,6 +2,7 @@
 import { computed, effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { call, sentenceOf } from "./api";
+import { appIcon, appName, isChatApp } from "./chats";
 import { Icon, IconButton } from "./icon";
 import mark from "./mark.svg";
 import { RowMenu } from "./menu";
@@ -201,6 +202,7 @@ function Item({ conversation }: { conversation: Listed }) {
       data-running={conversation.running} data-unread={unread} aria-current={here ? "page" : undefined}>
       {(state !== "" || unread) && <span class="pulse" data-state={state} role="img" aria-label={t(STATES[state]!)} />}
       {conversation.temporary === true && <Icon name="temporary" label={t("list.temporary")} />}
+      {isChatApp(conversation.source) && <Icon name={appIcon(conversation.source)} label={t("chat.from", { app: appName(conversation.source) })} />}
       <span class="title" dir="auto">{visible(titleOf(conversation))}</span>
       <time dateTime={conversation.updated_at}>{shortTime(new Date(conversation.updated_at))}</time>
       {project !== undefined && <small class="project" dir="auto">{visible(project.name)}</small>}

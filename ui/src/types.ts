@@ -88,6 +88,7 @@ export interface Setup {
   offers: Offer[];
   presets: Preset[];
   practice: boolean;
+  chat_apps: boolean; // whether Tenax has an account in a chat app
   file: string;
   terminal: string;
 }

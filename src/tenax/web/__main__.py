@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator
-from logging.handlers import RotatingFileHandler
 from typing import Any, cast
 
 import msgspec
@@ -28,13 +26,11 @@ from tenax.web.app import application
 from tenax.web.connections import (
     ACCEPTS_AT_ONCE,
     Connections,
-    FewLines,
     Limits,
     Listener,
 )
+from tenax.web.logs import log_to
 from tenax.web.server_state import ServerState
-
-_LOG_BYTES = 5_000_000
 
 
 class _Server(uvicorn.Server):
@@ -52,7 +48,7 @@ def main(descriptor: int, profile: str | None) -> int:
     """Serve until SIGTERM, or until the parent process ends."""
     try:
         config = load(os.environ, profile=profile)
-        _log_to(config)
+        log_to(config, log_file(config))
         return asyncio.run(_serve(config, descriptor, profile))
     except TenaxError as error:
         _say(Ready(ok=False, error=str(error), hint=error.hint))
@@ -111,30 +107,6 @@ def _say(ready: Ready) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
         sys.stdout.flush()
-
-
-def _log_to(config: Config) -> None:
-    """Log into a file readable only by the person. Nobody reads a server's stderr, and stderr may be a terminal."""
-    file = log_file(config)
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.touch(mode=0o600)
-        handler: logging.Handler = RotatingFileHandler(
-            file, maxBytes=_LOG_BYTES, backupCount=3, encoding="utf-8"
-        )
-    except OSError:
-        # A full disk must not prevent the start of the page.
-        handler = logging.NullHandler()
-    handler.setFormatter(
-        logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
-    handler.addFilter(FewLines())
-    logging.basicConfig(level=config.log.upper(), handlers=[handler])
-    # Failed log writes must not fill the terminal with error reports.
-    logging.raiseExceptions = False
-    # Both libraries log whole URLs at lower levels.
-    for name in ("httpx", "httpcore"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

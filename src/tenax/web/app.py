@@ -18,6 +18,7 @@ from starlette.routing import Route
 from tenax.web import (
     attachments,
     changes,
+    channels,
     conversations,
     devices,
     export,
@@ -48,6 +49,7 @@ PAGE: Final = Path(__file__).with_name("page")
 _RESOURCES = (
     attachments,
     changes,
+    channels,
     conversations,
     devices,
     export,

@@ -16,6 +16,7 @@ from pathlib import Path
 from starlette.requests import Request
 
 from tenax.assembly import Runtime
+from tenax.channels.gateway import Gateway
 from tenax.concurrency import ThreadPool, run_in_own_thread
 from tenax.config import Config
 from tenax.config.watch import SettingsFile
@@ -40,6 +41,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _STREAM_SECONDS = 1.0
+_SETTINGS_SECONDS = 2.0
 
 
 class ServerState:
@@ -67,7 +69,10 @@ class ServerState:
         self.verifying: dict[str, asyncio.Task[object]] = {}
         """By user, the running verification of the store."""
         self._watching: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._settings = SettingsFile(config, reload)
+        self.gateway = Gateway(self.journal, self.runtime)
+        """The chat apps."""
         self.runtimes: dict[str, asyncio.Task[Runtime]] = {}
         """The start of every runtime, by user. A finished task has the runtime as the result."""
 
@@ -88,6 +93,8 @@ class ServerState:
         for user in {LOCAL_USER, *(run.user for run in open_runs), *owners}:
             with _unless_owner(user):
                 await self.runtime(user)
+        await self.gateway.configure(self.config)
+        self._following = asyncio.create_task(self._follow_settings())
 
     async def runtime(self, user: str) -> Runtime:
         """Return the runtime of a user. The first request starts the runtime."""
@@ -100,6 +107,15 @@ class ServerState:
         runtime = Runtime(self.config, user=user, journal=self.journal.of(user))
         await runtime.start()
         return runtime
+
+    async def _follow_settings(self) -> None:
+        """Look at the settings also while no page is open: chat apps must notice a new account."""
+        while True:
+            await asyncio.sleep(_SETTINGS_SECONDS)
+            try:
+                await self.look_at_settings()
+            except TenaxError as error:
+                log.warning("The settings are not used: %s", error)
 
     async def look_at_settings(self) -> None:
         """Use the settings file from now on if `tenax setup` or an editor has changed it."""
@@ -119,6 +135,7 @@ class ServerState:
                 # The cancellation of the request must not cancel the start of a runtime.
                 runtime = await asyncio.shield(task)
                 await runtime.configure(self.config)
+        await self.gateway.configure(self.config)
 
     async def change(
         self, how: Callable[..., object], *given: object, **more: object
@@ -139,8 +156,10 @@ class ServerState:
 
     async def close(self) -> None:
         """Park running turns for the next start, and close the store."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._following):
+            if task is not None:
+                task.cancel()
+        await self.gateway.close()
         started = [
             task.result()
             for task in self.runtimes.values()

@@ -51,6 +51,8 @@ class Setup(ResponseBody):
     model: Answers | None
     offers: list[Offered]
     practice: bool
+    chat_apps: bool
+    """Whether Tenax has an account in a chat app."""
     file: str
     terminal: str
     labels: list[str]
@@ -172,6 +174,7 @@ async def _setup(call: Request) -> Setup:
             Offered(offer.id, offer.title, offer.detail, offer.kind) for offer in offers
         ],
         practice=installed(),
+        chat_apps=bool(config.channels),
         file=path_at_home(config.file) if owner else "",
         terminal=state.terminal if owner else "",
         labels=sorted(config.models) if owner else [],

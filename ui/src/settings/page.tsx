@@ -6,6 +6,7 @@ import { follow, isOwner, route, setup } from "../state";
 import { t, tx } from "../text";
 import { visible } from "../words";
 import { Appearance, Notifications } from "./appearance";
+import { ChatApps } from "./chatapps";
 import { Data } from "./data";
 import { Devices } from "./devices";
 import { Models } from "./models";
@@ -40,7 +41,7 @@ function MemorySettings() {
 }
 
 const BODIES: Record<SectionName, FunctionComponent> = {
-  models: Models, permissions: Permissions, tools: Tools, schedules: Schedules, memory: MemorySettings, projects: Projects, appearance: Appearance,
+  models: Models, permissions: Permissions, tools: Tools, chats: ChatApps, schedules: Schedules, memory: MemorySettings, projects: Projects, appearance: Appearance,
   notifications: Notifications, usage: Usage, data: Data, devices: Devices, about: About,
 };
 
