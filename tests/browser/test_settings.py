@@ -51,7 +51,7 @@ def open_section(tab: Tab, served: Served, name: str) -> Locator:
     loaded = {
         "permissions": "Rules",
         "tools": "Folder",
-        "chats": "Add Telegram",
+        "chats": "Add a chat app",
         "schedules": "No schedules yet.",
         "memory": "Review conversations",
         "usage": "By conversation",

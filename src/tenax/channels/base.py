@@ -164,7 +164,7 @@ class OutgoingFile(_Value, frozen=True):
 
 
 class Traits(_Value, frozen=True):
-    """The limits and the promise of a platform."""
+    """The limits of a platform."""
 
     platform: str
     """The name as users read it: `Telegram`."""
@@ -189,8 +189,6 @@ class Traits(_Value, frozen=True):
     """How long the platform recognises a repeated `key` of `send`; 0 if it never does."""
     can_find: bool = False
     """Whether `find` can look up what was sent."""
-    promise_in: str = ""
-    promise_out: str = ""
 
 
 class Channel(Protocol):

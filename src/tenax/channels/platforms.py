@@ -2,33 +2,92 @@
 
 from __future__ import annotations
 
-from tenax.channels.base import Channel
-from tenax.channels.commands import COMMANDS
-from tenax.config.schema import ChannelSettings
-from tenax.errors import ConfigError
+import re
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Final, NamedTuple
 
-__all__ = ["connect"]
+from tenax.channels.base import Channel
+from tenax.config.schema import ChannelSettings, Platform
+from tenax.errors import ConfigError, InvalidInput
+
+__all__ = ["PLATFORMS", "PlatformInfo", "check_people", "connect", "platform_name"]
+
+
+class PlatformInfo(NamedTuple):
+    """A chat app, without an import of its packages."""
+
+    name: str
+    """The name as users read it."""
+    module: str
+    """The module below `tenax.channels` with the function `connect`, which takes the settings of an account."""
+    steps: str
+    """How a person gets an account for Tenax, for the terminal."""
+    asks_for: str
+    """What `tenax channel add` asks for, such as `Token`."""
+    person: str
+    """The pattern of the ids of people."""
+    person_about: str
+    """What an id of a person looks like, for an error."""
+    promise_in: str
+    promise_out: str
+
+
+PLATFORMS: Final[Mapping[Platform, PlatformInfo]] = {
+    "telegram": PlatformInfo(
+        name="Telegram",
+        module="telegram.channel",
+        steps="""\
+Tenax talks as a bot of your own. To create one:
+
+  1. Open @BotFather in Telegram, and press Start.
+  2. Send /newbot. Enter a name, and a username that ends in "bot".
+  3. Copy the token from the answer. It looks like 123456789:AAF... Show it to nobody.
+""",
+        asks_for="Token",
+        person=r"[0-9]+",
+        person_about="an id is a number",
+        promise_in="exactly once",
+        promise_out="at least once; only the first words can come twice, marked",
+    ),
+}
 
 
 def connect(settings: ChannelSettings) -> Channel:
     """Return the channel of an account. No request is made. Raises `ConfigError` if a setting or a package is missing."""
+    platform = settings.platform
     if settings.token is None:
         raise ConfigError(
             f"channels.{settings.label} has no token.",
-            hint=f"Set it with: tenax channel add {settings.platform} --label {settings.label}",
+            hint=f"Set it with: tenax channel add {platform} --label {settings.label}",
         )
-    token = settings.token.reveal()
+    info = PLATFORMS[platform]
     try:
-        from tenax.channels.telegram.channel import TelegramChannel  # noqa: PLC0415  (an extra)
+        module = import_module(f"tenax.channels.{info.module}")
     except ImportError as error:
         raise ConfigError(
-            f"{settings.platform.capitalize()} needs a package that is not installed.",
-            hint=f"Install it with: pip install 'tenax[{settings.platform}]'",
+            f"{info.name} needs a package that is not installed.",
+            hint=f"Install it with: pip install 'tenax[{platform}]'",
         ) from error
-    url = (settings.url or "").rstrip("/")
-    return TelegramChannel(
-        token,
-        base_url=f"{url}/bot" if url else "",
-        base_file_url=f"{url}/file/bot" if url else "",
-        commands=COMMANDS,
-    )
+    create: Callable[[ChannelSettings], Channel] = module.connect
+    return create(settings)
+
+
+def platform_name(platform: str) -> str:
+    """Return the name of a chat app as users read it, also for an unknown one."""
+    for known, info in PLATFORMS.items():
+        if known == platform:
+            return info.name
+    return platform.capitalize()
+
+
+def check_people(platform: Platform, people: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse names: only the id of a person stays the same, and anybody can take a free name."""
+    info = PLATFORMS[platform]
+    for person in people:
+        if not re.fullmatch(info.person, person, re.ASCII):
+            raise InvalidInput(
+                f"{person!r:.60} is not the id of a person on {info.name}: {info.person_about}.",
+                hint="Leave the id out, and use `tenax pair` instead: it needs no id.",
+            )
+    return people

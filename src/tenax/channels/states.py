@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from tenax.channels.platforms import PLATFORMS
 from tenax.channels.rows import ChannelRows
 from tenax.config import Config
 from tenax.config.schema import ChannelSettings
@@ -88,6 +89,7 @@ def _read_state(settings: ChannelSettings, rows: ChannelRows) -> AccountState:
     if not is_kept and (is_stale or not rows.is_served(account)):
         # The process has ended or hangs.
         state = "off"
+    info = PLATFORMS[settings.platform]
     return AccountState(
         settings.label,
         settings.platform,
@@ -100,13 +102,6 @@ def _read_state(settings: ChannelSettings, rows: ChannelRows) -> AccountState:
         stored.sent_at,
         rows.oldest_unsent(account) if account else 0,
         rows.counts(account) if account else {},
-        *_PROMISES.get(settings.platform, ("", "")),
+        info.promise_in,
+        info.promise_out,
     )
-
-
-_PROMISES: Final = {
-    "telegram": (
-        "exactly once",
-        "at least once; only the first words can come twice, marked",
-    ),
-}

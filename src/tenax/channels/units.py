@@ -18,6 +18,7 @@ from base64 import b32encode
 from typing import Any, Final
 
 from tenax.channels.base import Button, Chat
+from tenax.channels.platforms import platform_name
 from tenax.channels.rows import Outgoing
 from tenax.events import ApprovalAsked
 from tenax.text import make_storable, to_one_line
@@ -121,8 +122,8 @@ def mirror_text(extra: dict[str, Any], text: str) -> str:
     """Return a message that was written elsewhere, as a quote."""
     source = extra.get("chat")
     account = source.get("account", "") if isinstance(source, dict) else ""
-    platform = str(account).partition(":")[0].capitalize()
-    where = f"From {platform}" if platform else "Written in Tenax"
+    platform = str(account).partition(":")[0]
+    where = f"From {platform_name(platform)}" if platform else "Written in Tenax"
     short = text.strip()
     if len(short) > _MIRROR_CHARS:
         short = f"{short[:_MIRROR_CHARS].rstrip()} …"

@@ -14,7 +14,12 @@ from typing import Any, Final, cast
 import click
 import msgspec
 
-from tenax.channels.platforms import connect
+from tenax.channels.platforms import (
+    PLATFORMS,
+    check_people,
+    connect,
+    platform_name,
+)
 from tenax.channels.rows import (
     FAILED_STATES,
     OPEN_STATES,
@@ -54,15 +59,6 @@ _ID_CHARS_MIN: Final = 4
 _COLUMN: Final = 13
 _MINUTE: Final = 60
 
-_STEPS: Final[dict[Platform, str]] = {
-    "telegram": """\
-Tenax talks as a bot of your own. To create one:
-
-  1. Open @BotFather in Telegram, and press Start.
-  2. Send /newbot. Enter a name, and a username that ends in "bot".
-  3. Copy the token from the answer. It looks like 123456789:AAF... Show it to nobody.
-"""
-}
 _STATES: Final[dict[State, str]] = {
     "off": "off: neither `tenax serve` nor `tenax gateway` is running",
     "starting": "connecting",
@@ -119,7 +115,7 @@ def count_failed(account: AccountState) -> str:
 
 def account_name(account: AccountState) -> str:
     """Return the name of the bot, or the platform until the name is known."""
-    return to_one_line(account.name) or account.platform.capitalize()
+    return to_one_line(account.name) or platform_name(account.platform)
 
 
 def labels_of(config: Config, rows: ChannelRows) -> dict[str, str]:
@@ -217,7 +213,7 @@ def _to_json(account: AccountState, now: int) -> dict[str, Any]:
 
 
 @channel.command("add")
-@click.argument("platform", type=click.Choice(sorted(_STEPS)))
+@click.argument("platform", type=click.Choice(sorted(PLATFORMS)))
 @click.option(
     "--label",
     metavar="NAME",
@@ -254,7 +250,9 @@ def add(
     url = url or (known.url if known else None)
     if url:
         values["url"] = url
-    allowed = _check_ids(allow) or (known.allow if known else ())
+    allowed = check_people(cast("Platform", platform), allow) or (
+        known.allow if known else ()
+    )
     if allowed:
         values["allow"] = list(allowed)
     # Before the person is asked for a token.
@@ -273,21 +271,12 @@ def add(
     _say_next_steps(config, label, name, has_list=bool(allowed))
 
 
-def _check_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse names: only the id of a person stays the same, and anybody can take a free name."""
-    for person in ids:
-        if not (person.isascii() and person.isdecimal()):
-            raise InvalidInput(
-                f"{person!r:.60} is not the id of a person on Telegram: an id is a number.",
-                hint="Leave --allow out, and use `tenax pair` instead: it needs no id.",
-            )
-    return ids
-
-
 def _read_token(platform: Platform) -> str:
     if sys.stdin.isatty():
-        click.echo(_STEPS[platform])
-        token = click.prompt("Token (not shown)", hide_input=True)
+        click.echo(PLATFORMS[platform].steps)
+        token = click.prompt(
+            f"{PLATFORMS[platform].asks_for} (not shown)", hide_input=True
+        )
     else:
         line = sys.stdin.buffer.readline(_TOKEN_CHARS_MAX)
         token = line.decode("ascii", "replace")

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from tenax.assembly import Runtime
 from tenax.channels.base import Channel
 from tenax.channels.people import user_name
-from tenax.channels.platforms import connect
+from tenax.channels.platforms import check_people, connect
 from tenax.channels.rows import (
     FAILED_STATES,
     OPEN_STATES,
@@ -242,7 +242,8 @@ def _settings_of(config: Config, body: NewAccount) -> tuple[str, dict[str, Any]]
     known = config.channels.get(label)
     values: dict[str, Any] = {"platform": body.platform}
     url = body.url.strip() or (known.url if known else "")
-    allow = body.allow or (list(known.allow) if known else [])
+    allowed = check_people(body.platform, tuple(body.allow))
+    allow = list(allowed or (known.allow if known else ()))
     if url:
         values["url"] = url
     if allow:

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { call } from "../api";
 import { appIcon, appName } from "../chats";
 import { confirm } from "../dialogs";
-import { Field, prevented } from "../form";
+import { Field, prevented, Radios } from "../form";
 import { useLook } from "../hooks";
 import { Icon } from "../icon";
 import { attempt, follow, loadSetup, pathOf, toast } from "../state";
@@ -27,6 +27,8 @@ type Change = (method: string, rest: string, done: TextKey, body?: unknown) => P
 
 const PATH = "/api/channels";
 const LOOK_MS = 2500;
+/** The account on Telegram that creates bots. */
+const FATHER = "@BotFather";
 /** How the dot of an account looks. */
 const LAMPS: Record<State, string> = { connected: "", starting: "running", deaf: "asks", away: "asks", refused: "failed", elsewhere: "failed", broken: "failed", off: "off" };
 const time = (at: string) => <time dateTime={at}>{shortTime(new Date(at))}</time>;
@@ -54,10 +56,10 @@ export function ChatApps() {
       {accounts.length > 0 && people.length + codes.length === 0 && <FirstMessage account={accounts[0]!} />}
       {accounts.length === 0 ? <>
         <h2>{t("chats.add")}</h2>
-        <AddTelegram put={setFound} />
+        <AddAccount put={setFound} />
       </> : <details class="fold">
         <summary>{t("chats.add_another")}</summary>
-        <AddTelegram put={setFound} />
+        <AddAccount put={setFound} />
       </details>}
     </section>
     <FailedMessages failed={failed} change={change} />
@@ -111,8 +113,23 @@ function FirstMessage({ account: { name, platform } }: { account: Account }) {
   return <p class="next" role="status">{tx("chats.first", { bot })}</p>;
 }
 
-function AddTelegram({ put }: { put: (found: ChannelList) => void }) {
-  const father = <a href="https://t.me/BotFather" target="_blank" rel="noreferrer">@BotFather</a>;
+interface Adding { put: (found: ChannelList) => void }
+/** How an account of a chat app is added, by platform. */
+const FORMS: Record<string, (adding: Adding) => ComponentChildren> = { telegram: (adding) => <AddTelegram {...adding} /> };
+
+/** Asks for the chat app, and then for what it needs. */
+function AddAccount(adding: Adding) {
+  const platforms = Object.keys(FORMS);
+  const [platform, choose] = useState(platforms[0]!);
+  return <>
+    {platforms.length > 1 && <Radios legend={t("chats.app")} name="platform" value={platform} choose={choose}
+      options={platforms.map((name) => [name, appName(name)] as const)} />}
+    {FORMS[platform]!(adding)}
+  </>;
+}
+
+function AddTelegram({ put }: Adding) {
+  const father = <a href="https://t.me/BotFather" target="_blank" rel="noreferrer">{FATHER}</a>;
   return <TokenForm platform="telegram" button={t("chats.connect")} put={put}>
     <p class="meta">{t("chats.own_bot")}</p>
     <ol class="steps">

@@ -45,7 +45,9 @@ from tenax.channels.base import (
     Traits,
     Update,
 )
+from tenax.channels.commands import COMMANDS
 from tenax.channels.telegram.format import Body, plain_pieces, render_pieces
+from tenax.config.schema import ChannelSettings
 from tenax.errors import (
     ChannelAway,
     ChannelError,
@@ -60,7 +62,7 @@ from tenax.errors import (
 from tenax.models.http import is_loopback, trusted
 from tenax.text import clean_name, describe_error, make_storable, to_one_line
 
-__all__ = ["TelegramChannel"]
+__all__ = ["TelegramChannel", "connect"]
 
 T = TypeVar("T")
 
@@ -101,8 +103,6 @@ _TRAITS: Final = Traits(
     file_bytes_max=50 * _MEGABYTE,
     fetch_bytes_max=20 * _MEGABYTE,
     typing_seconds=5.0,
-    promise_in="exactly once",
-    promise_out="at least once; only the first words can come twice, marked",
 )
 # The parser of the library checks no types, so a value of a wrong type fails anywhere.
 _WRONG_SHAPE: Final = (
@@ -114,6 +114,18 @@ _WRONG_SHAPE: Final = (
     TypeError,
     ValueError,
 )
+
+
+def connect(settings: ChannelSettings) -> TelegramChannel:
+    """Return the channel of a bot. No request is made."""
+    assert settings.token is not None
+    url = (settings.url or "").rstrip("/")
+    return TelegramChannel(
+        settings.token.reveal(),
+        base_url=f"{url}/bot" if url else "",
+        base_file_url=f"{url}/file/bot" if url else "",
+        commands=COMMANDS,
+    )
 
 
 class TelegramChannel:
