@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,28 +13,24 @@ from typing import Final
 import pytest
 
 from tests.support.chat_kills import (
+    ADA,
+    BOB,
     ChatStore,
     GatewayHome,
     GatewayProcess,
     Kind,
+    Person,
     Talk,
+    TelegramApp,
     kill_at,
     wait_until,
 )
 from tests.support.counts import repeat
-from tests.support.telegram import (
-    ADA,
-    BOB,
-    Attachment,
-    Call,
-    FakeTelegram,
-    Person,
-    When,
-)
+from tests.support.telegram import Call, FakeTelegram, When
 
 pytestmark = pytest.mark.crash
 
-CLEO: Final = Person(7003, "Cleo", "cleo_of_a_list")
+CLEO: Final = Person("7003", "Cleo")
 """A user of her own: she may talk because of the allow list. Ada and Bob are the owner."""
 FLOOD_SECONDS: Final = 2
 FIRST_WORDS: Final = 20
@@ -44,9 +41,10 @@ class Victim(Talk):
     """People who talk to a gateway, which is killed and started again and again."""
 
     def __init__(
-        self, telegram: FakeTelegram, store: ChatStore, gateway: GatewayProcess
+        self, app: TelegramApp, store: ChatStore, gateway: GatewayProcess
     ) -> None:
-        super().__init__(telegram, store)
+        super().__init__(app, store)
+        self.telegram = app.telegram
         self.gateway = gateway
 
 
@@ -121,7 +119,7 @@ def kill_in_catch_up(talk: Victim) -> Outcome:
     """Several messages of every chat have waited. One of them is stored, and the next one of its chat is not."""
     talk.gateway.kill()
     talk.gateway.home.allow_words(0)
-    file = Attachment.document("notes.txt", b"some notes", "text/plain")
+    file = ("notes.txt", b"some notes")
     waiting = [
         talk.ask("short", person=person, file=file if (person, n) == (ADA, 1) else None)
         for n in range(3)
@@ -130,7 +128,7 @@ def kill_in_catch_up(talk: Victim) -> Outcome:
     with kill_at(talk.telegram, talk.gateway, "getFile", "before"):
         talk.gateway.start()
     assert len(talk.telegram.pending) == len(waiting)
-    of_ada = [talk.stored(each) for each in waiting if each.person == ADA]
+    of_ada = [talk.stored(question) for question in waiting if question.person == ADA]
     assert of_ada == [1, 0, 0]
     talk.gateway.home.allow_words()
     return CLEAN
@@ -196,13 +194,14 @@ def test_a_gateway_killed_in_every_phase_loses_nothing_and_marks_what_comes_twic
 ) -> None:
     """Every message is stored once, every answer is in its chat whole, and only first words come twice."""
     kills: Counter[str] = Counter()
-    with FakeTelegram() as telegram, ChatStore(store_url, telegram) as store:
+    with FakeTelegram() as telegram, ExitStack() as stack:
         telegram.unlimit_rates()
-        for person in (ADA, BOB, CLEO):
-            telegram.add_person(person)
+        app = TelegramApp(telegram)
+        app.add_people(ADA, BOB, CLEO)
+        store = stack.enter_context(ChatStore(store_url, app))
         store.pair(ADA, BOB)
-        home = GatewayHome(telegram, store_url, tmp_path / "home", allow=(CLEO,))
-        talk = Victim(telegram, store, GatewayProcess(home))
+        home = GatewayHome(app, store_url, tmp_path / "home", allow=(CLEO,))
+        talk = Victim(app, store, GatewayProcess(home))
         people = itertools.cycle((ADA, BOB, CLEO))
         phases = itertools.cycle(PHASES)
         with talk.gateway:

@@ -11,14 +11,17 @@ from typing import Final
 import pytest
 
 from tests.support.chat_kills import (
+    ADA,
+    BOB,
     ChatStore,
     GatewayHome,
     GatewayProcess,
     Talk,
+    TelegramApp,
     kill_at,
     wait_until,
 )
-from tests.support.telegram import ADA, BOB, FakeTelegram
+from tests.support.telegram import FakeTelegram
 
 pytestmark = pytest.mark.crash
 
@@ -31,14 +34,15 @@ class Hosts:
     """Two gateways. One of them serves the bot, the other one stands by."""
 
     def __init__(
-        self, telegram: FakeTelegram, store: ChatStore, url: str, folder: Path
+        self, app: TelegramApp, store: ChatStore, url: str, folder: Path
     ) -> None:
-        self.telegram = telegram
+        self.app = app
+        self.telegram = app.telegram
         self.store = store
         # An interrupted answer continues by itself only in the same folder of the tools.
         work = folder / "work"
         homes = [
-            GatewayHome(telegram, url, folder / name, tools_folder=work)
+            GatewayHome(app, url, folder / name, tools_folder=work)
             for name in ("one", "two")
         ]
         self.serving, self.standby = map(GatewayProcess, homes)
@@ -84,19 +88,19 @@ class Hosts:
 
 
 @pytest.fixture
-def telegram() -> Iterator[FakeTelegram]:
+def app() -> Iterator[TelegramApp]:
     with FakeTelegram() as telegram:
         telegram.unlimit_rates()
-        for person in PEOPLE:
-            telegram.add_person(person)
-        yield telegram
+        app = TelegramApp(telegram)
+        app.add_people(*PEOPLE)
+        yield app
 
 
 @pytest.fixture
-def hosts(telegram: FakeTelegram, postgres_url: str, tmp_path: Path) -> Iterator[Hosts]:
-    with ChatStore(postgres_url, telegram) as store:
+def hosts(app: TelegramApp, postgres_url: str, tmp_path: Path) -> Iterator[Hosts]:
+    with ChatStore(postgres_url, app) as store:
         store.pair(*PEOPLE)
-        hosts = Hosts(telegram, store, postgres_url, tmp_path)
+        hosts = Hosts(app, store, postgres_url, tmp_path)
         try:
             hosts.start()
             yield hosts
@@ -140,7 +144,7 @@ def test_of_two_gateways_one_polls_and_the_other_one_goes_on_after_a_kill(
     hosts: Hosts,
 ) -> None:
     """Telegram never sees two polls at once, and after each kill the other gateway loses and doubles nothing."""
-    talk = Talk(hosts.telegram, hosts.store)
+    talk = Talk(hosts.app, hosts.store)
     seconds = []
     kills = (
         kill_at_rest,
@@ -160,7 +164,7 @@ def test_of_two_gateways_one_polls_and_the_other_one_goes_on_after_a_kill(
         hosts.start_standby()
     assert hosts.telegram.conflicts == 0
     hosts.store.check(talk.questions)
-    shown = ", ".join(f"{each:.1f}" for each in seconds)
+    shown = ", ".join(f"{passed:.1f}" for passed in seconds)
     print(f"The other gateway polled after {shown} seconds.")  # noqa: T201  (shown by `pytest -rP`)
 
 
@@ -168,7 +172,7 @@ def test_a_gateway_whose_machine_hangs_is_replaced_and_stands_back_afterwards(
     hosts: Hosts,
 ) -> None:
     """The lease runs out, and the message that was under way comes again with a mark; the old gateway sends nothing more."""
-    talk = Talk(hosts.telegram, hosts.store)
+    talk = Talk(hosts.app, hosts.store)
     hanging = hosts.serving
     # The server acts, and the gateway does not hear of it.
     fault = hosts.telegram.on("sendMessage", lambda _: hanging.suspend())

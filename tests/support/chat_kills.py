@@ -1,4 +1,6 @@
-"""A real `tenax gateway` beside a fake Telegram, killed at moments that the fake knows for certain.
+"""A real `tenax gateway` beside a chat app, killed at moments that the app of the test knows for certain.
+
+`ChatApp` is what a platform has to offer for this. `TelegramApp` is the fake Telegram.
 
 The model is played inside the gateway: it answers the last question of the conversation, such as "question 7 long", with a
 text that begins with "Answer 7" and ends with "End 7.". `GatewayHome.allow_words` says how far an answer may go.
@@ -17,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import tenax
 from tenax.channels.ledger import PLACED_CHARS
@@ -34,25 +36,24 @@ from tenax.journal import LOCAL_USER
 from tenax.journal.verify.store import verify
 from tenax.parts import text_of
 from tests.support.served import ROOT, environment
-from tests.support.telegram import (
-    ADA,
-    Attachment,
-    Call,
-    FakeTelegram,
-    Message,
-    Person,
-    When,
-)
+from tests.support.telegram import Attachment, Call, FakeTelegram, When
+from tests.support.telegram import Person as TelegramPerson
 
 __all__ = [
+    "ADA",
+    "BOB",
     "MARK",
     "SECONDS",
+    "ChatApp",
     "ChatStore",
     "GatewayHome",
     "GatewayProcess",
     "Kind",
+    "Person",
     "Question",
+    "Shown",
     "Talk",
+    "TelegramApp",
     "kill_at",
     "wait_until",
 ]
@@ -72,11 +73,10 @@ folder = "{folder}"
 api = "script"
 url = "{home}/script.json"
 name = "script"
-[channels.telegram]
-platform = "telegram"
-url = "{url}"
+[channels.chat]
 token = "env:CHAT_TOKEN"
 allow = [{allowed}]
+{settings}
 """
 
 # Python runs this when the gateway starts.
@@ -101,11 +101,103 @@ if "gateway" in sys.orig_argv:
                     await asyncio.sleep(0.01)
                 yield piece
     scripted.Script.next, scripted.ScriptedModel.stream = answer, stream
-    from tenax.channels.telegram import channel
-    channel.TelegramChannel.traits = scripted.msgspec.structs.replace(channel.TelegramChannel.traits, **{pauses!r})
+    from {module} import {channel} as channel
+    channel.traits = scripted.msgspec.structs.replace(channel.traits, **{pauses!r})
 """
 _PAUSES: Final = {"send_seconds": 0.05, "account_seconds": 0.0, "preview_seconds": 0.05}
 """The pauses between messages are no subject of these tests, and would take most of the time."""
+
+
+class Person(NamedTuple):
+    """A person with a private chat. `id` is the platform's id of the person."""
+
+    id: str
+    name: str
+
+
+ADA: Final = Person("7001", "Ada")
+BOB: Final = Person("7002", "Bob")
+
+
+class Shown(NamedTuple):
+    """A message as a chat shows the message now."""
+
+    id: str
+    text: str
+    from_bot: bool
+
+
+class ChatApp(Protocol):
+    """A platform with an account of Tenax, and people with private chats."""
+
+    account: str
+    """PLATFORM:ID."""
+    secret: str
+    """The token of the account."""
+    settings: str
+    """The lines of the account in the settings, except the token and the list of people."""
+    channel: str
+    """The class of the channel, with its module."""
+
+    def chat_of(self, person: Person) -> str:
+        """Return the id of the private chat of a person."""
+
+    def say(self, text: str, sender: Person, file: tuple[str, bytes] | None) -> str:
+        """Write to the bot, also with a file. Return the id of the message."""
+
+    def messages(self, person: Person) -> list[Shown]:
+        """Return the messages of a private chat, oldest first, without deleted messages."""
+
+    def is_confirmed(self) -> bool:
+        """Return whether the gateway has confirmed everything that people have written."""
+
+    def wait_for(self, predicate: Callable[[], T], seconds: float) -> T:
+        """Wait until something holds. Raises `TimeoutError` with a description of the platform."""
+
+
+class TelegramApp:
+    """A fake Telegram. Chats and people have the same ids there."""
+
+    channel = "tenax.channels.telegram.channel.TelegramChannel"
+
+    def __init__(self, telegram: FakeTelegram) -> None:
+        self.telegram = telegram
+        self.account = f"telegram:{telegram.bot_id}"
+        self.secret = telegram.token
+        self.settings = f'platform = "telegram"\nurl = "{telegram.url}"'
+
+    def add_people(self, *people: Person) -> None:
+        """Open the private chats of people."""
+        for person in people:
+            self.telegram.add_person(_telegram_person(person))
+
+    def chat_of(self, person: Person) -> str:
+        return person.id
+
+    def say(self, text: str, sender: Person, file: tuple[str, bytes] | None) -> str:
+        files = []
+        if file is not None:
+            name, data = file
+            files.append(Attachment.document(name, data, "text/plain"))
+        writer = _telegram_person(sender)
+        return str(self.telegram.say(text, sender=writer, files=files))
+
+    def messages(self, person: Person) -> list[Shown]:
+        return [
+            Shown(str(message.id), message.text, message.from_bot)
+            for message in self.telegram.messages(int(person.id))
+            if not message.deleted
+        ]
+
+    def is_confirmed(self) -> bool:
+        return not self.telegram.pending
+
+    def wait_for(self, predicate: Callable[[], T], seconds: float) -> T:
+        return self.telegram.wait_for(predicate, seconds)
+
+
+def _telegram_person(person: Person) -> TelegramPerson:
+    return TelegramPerson(int(person.id), person.name, person.name.lower())
 
 
 def wait_until(predicate: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
@@ -122,7 +214,7 @@ class GatewayHome:
 
     def __init__(
         self,
-        telegram: FakeTelegram,
+        app: ChatApp,
         store_url: str,
         home: Path,
         *,
@@ -130,7 +222,7 @@ class GatewayHome:
         allow: tuple[Person, ...] = (),
     ) -> None:
         self.path = home
-        self.telegram = telegram
+        self.app = app
         self.store_url = store_url
         self._words = home / "words"
         home.mkdir(parents=True, exist_ok=True)
@@ -138,11 +230,16 @@ class GatewayHome:
         work.mkdir(exist_ok=True)
         allowed = ", ".join(f'"{person.id}"' for person in allow)
         (home / "config.toml").write_text(
-            _CONFIG.format(home=home, folder=work, url=telegram.url, allowed=allowed)
+            _CONFIG.format(
+                home=home, folder=work, settings=app.settings, allowed=allowed
+            )
         )
+        module, _, channel = app.channel.rpartition(".")
         (home / "script.json").write_text('{"replies": []}')
         (home / "sitecustomize.py").write_text(
-            _MODEL.format(words=str(self._words), pauses=_PAUSES)
+            _MODEL.format(
+                words=str(self._words), pauses=_PAUSES, module=module, channel=channel
+            )
         )
         self.allow_words()
 
@@ -157,7 +254,7 @@ class GatewayHome:
         return environment(
             self.path,
             TENAX_STORE=self.store_url,
-            CHAT_TOKEN=self.telegram.token,
+            CHAT_TOKEN=self.app.secret,
             PYTHONPATH=path,
         )
 
@@ -241,10 +338,10 @@ def kill_at(
 
 @dataclass
 class Question:
-    """A message of a person, and what may happen to its answer."""
+    """A message of a person."""
 
     person: Person
-    message: int
+    message: str
     """The id of the message in the chat."""
     text: str
     number: int
@@ -255,18 +352,18 @@ class _Answer:
     """An answer of the journal, as the chat shows it."""
 
     text: str
-    shown: list[Message] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
     repeated: list[bool] = field(default_factory=list)
 
 
 class ChatStore:
     """What the test sees in the store of the gateways."""
 
-    def __init__(self, store_url: str, telegram: FakeTelegram) -> None:
+    def __init__(self, store_url: str, app: ChatApp) -> None:
         self.journal = tenax.open(store_url)
         self.rows = ChannelRows(self.journal)
-        self.account = f"telegram:{telegram.bot_id}"
-        self._telegram = telegram
+        self.account = app.account
+        self._app = app
         self._everybody = self.journal.of(None)
 
     def __enter__(self) -> Self:
@@ -278,9 +375,7 @@ class ChatStore:
     def pair(self, *people: Person) -> None:
         """Let people talk as the owner."""
         for person in people:
-            self.rows.add_person(
-                self.account, str(person.id), LOCAL_USER, person.first_name
-            )
+            self.rows.add_person(self.account, person.id, LOCAL_USER, person.name)
 
     # -- what is stored ------------------------------------------------------------------
 
@@ -301,12 +396,12 @@ class ChatStore:
             after = page[-1].seq
         return found
 
-    def inbound(self) -> list[tuple[int, int, str]]:
+    def inbound(self) -> list[tuple[str, str, str]]:
         """Return chat, id and text of every stored message of a chat."""
         return [
             (
-                int(event.extra["chat"]["chat"]),
-                int(event.extra["chat"]["message"]),
+                event.extra["chat"]["chat"],
+                event.extra["chat"]["message"],
                 text_of(event.parts),
             )
             for user, name in self.conversations()
@@ -320,7 +415,9 @@ class ChatStore:
 
     def wait_of(self, person: Person) -> int:
         """Return until when a chat has to wait, in microseconds, or 0."""
-        return int(self.rows.value(self.account, f"wait:{person.id}") or 0)
+        return int(
+            self.rows.value(self.account, f"wait:{self._app.chat_of(person)}") or 0
+        )
 
     def lease_until(self) -> float:
         """Return when the lease of the account ends, by the clock of the store."""
@@ -336,7 +433,7 @@ class ChatStore:
         if self.rows.news(self.account):
             return False
         # In the order in which a message passes these stations, so it cannot be overlooked between two of them.
-        if self._telegram.pending or self._everybody.unfinished():
+        if not self._app.is_confirmed() or self._everybody.unfinished():
             return False
         if not all(
             self._is_answered(user, name) for user, name in self.conversations()
@@ -350,7 +447,7 @@ class ChatStore:
 
     def wait_settled(self, *gateways: GatewayProcess) -> None:
         try:
-            self._telegram.wait_for(self.is_settled, SECONDS)
+            self._app.wait_for(self.is_settled, SECONDS)
         except TimeoutError as error:
             for gateway in gateways:
                 error.add_note(gateway.describe())
@@ -361,7 +458,10 @@ class ChatStore:
 
     def check(self, questions: list[Question]) -> None:
         """Check every message of the chats against the journal and the deliveries."""
-        said = [(each.person.id, each.message, each.text) for each in questions]
+        said = [
+            (self._app.chat_of(question.person), question.message, question.text)
+            for question in questions
+        ]
         assert sorted(self.inbound()) == sorted(said)
         answers = self._answers()
         # Also an answer that was cut off by a kill and overtaken by a newer message has an ending in the chat.
@@ -370,10 +470,10 @@ class ChatStore:
             for answer in answers.values()
             if re.fullmatch(r"Answer (\d+)\..*\n\nEnd \1\.", answer.text, re.DOTALL)
         }
-        assert whole == {question.number for question in questions}
-        leftovers = []
-        for chat in {question.person.id for question in questions}:
-            leftovers += self._match(chat, answers)
+        asked = {question.number for question in questions}
+        assert whole == asked, asked - whole
+        for person in {question.person for question in questions}:
+            self._match(person, answers)
         for unit, answer in answers.items():
             joined = "\n\n".join(
                 _unmarked(message.text) for message in answer.shown
@@ -381,13 +481,11 @@ class ChatStore:
             assert joined == answer.text, f"{unit} is not in the chat as it was given"
             for message, repeated in zip(answer.shown, answer.repeated, strict=True):
                 assert message.text.startswith(MARK) == repeated, message.text
-        for message in leftovers:
-            _check_repeated(message, answers)
         states = set(self.rows.counts(self.account)) - {"repeated"}
         assert states <= {"delivered"}, self.rows.failed()
         assert verify(self.journal).problems == []
 
-    def _answers(self) -> dict[tuple[int, str], _Answer]:
+    def _answers(self) -> dict[tuple[str, str], _Answer]:
         """Return the answers by chat and unit."""
         found = {}
         for user, name in self.conversations():
@@ -395,58 +493,54 @@ class ChatStore:
             events = self.events(
                 user, name, MessageUser, MessagePartial, MessageAssistant
             )
-            chat = 0
+            chat = ""
             for event in events:
                 if isinstance(event, MessageUser):
-                    chat = int(event.extra["chat"]["chat"])
+                    chat = event.extra["chat"]["chat"]
                 elif isinstance(event, MessageAssistant):
                     unit = answer_unit(num, event.request)
                     found[chat, unit] = _Answer(text_of(event.parts))
         return found
 
-    def _match(
-        self, chat: int, answers: dict[tuple[int, str], _Answer]
-    ) -> list[Message]:
-        """Give every message of the bot to its answer. Return the messages that no delivery knows."""
-        leftovers = []
-        for message in self._telegram.messages(chat):
-            if not message.from_bot:
-                continue
-            row = self.rows.delivery_of(self.account, str(chat), str(message.id))
+    def _match(self, person: Person, answers: dict[tuple[str, str], _Answer]) -> None:
+        """Give every message of the bot to its answer, and check the messages that no delivery knows."""
+        chat = self._app.chat_of(person)
+        repeated: list[Shown] = []
+        for message in self._from_bot(person):
+            row = self.rows.delivery_of(self.account, chat, message.id)
             if row is None:
-                leftovers.append(message)
+                repeated.append(message)
             elif row.state == "delivered" and (chat, row.unit) in answers:
                 answers[chat, row.unit].shown.append(message)
                 answers[chat, row.unit].repeated.append(bool(row.repeated))
+                repeated = [
+                    first for first in repeated if not _is_repeated(first, message)
+                ]
             else:
                 raise AssertionError(f"{message} belongs to {row}")
-        return leftovers
+        assert repeated == [], "a message is there without a delivery"
+
+    def _from_bot(self, person: Person) -> list[Shown]:
+        return [message for message in self._app.messages(person) if message.from_bot]
 
     def repeats(self, person: Person) -> int:
         """Return how many messages of the bot in a chat no delivery knows, because a message came twice."""
+        chat = self._app.chat_of(person)
         return sum(
-            message.from_bot
-            and self.rows.delivery_of(self.account, str(person.id), str(message.id))
-            is None
-            for message in self._telegram.messages(person.id)
+            self.rows.delivery_of(self.account, chat, message.id) is None
+            for message in self._from_bot(person)
         )
 
     def marks(self, person: Person) -> int:
         """Return how many messages of the bot in a chat have the mark of a repetition."""
-        return sum(text.startswith(MARK) for text in self._telegram.texts(person.id))
+        return sum(message.text.startswith(MARK) for message in self._from_bot(person))
 
 
-def _check_repeated(message: Message, answers: dict[tuple[int, str], _Answer]) -> None:
-    """Check that a message that came twice has only the first words, and that the second one has the mark."""
-    assert len(message.text) <= PLACED_CHARS + len(MARK), message.text
-    words = _unmarked(message.text).removesuffix(_ELLIPSIS).rstrip()
-    seconds = [
-        shown.text
-        for (chat, _), answer in answers.items()
-        for shown in answer.shown
-        if chat == message.chat and shown.id > message.id
-    ]
-    assert any(text.startswith(MARK + words) for text in seconds), message.text
+def _is_repeated(first: Shown, second: Shown) -> bool:
+    """Return whether a message has only the first words of a later message with the mark of a repetition."""
+    words = _unmarked(first.text).removesuffix(_ELLIPSIS).rstrip()
+    is_short = len(first.text) <= PLACED_CHARS + len(MARK)
+    return is_short and second.text.startswith(MARK + words)
 
 
 def _unmarked(text: str) -> str:
@@ -456,11 +550,11 @@ def _unmarked(text: str) -> str:
 class Talk:
     """People who talk to a bot, while its gateways are killed and started again."""
 
-    def __init__(self, telegram: FakeTelegram, store: ChatStore) -> None:
-        self.telegram = telegram
+    def __init__(self, app: ChatApp, store: ChatStore) -> None:
+        self.app = app
         self.store = store
-        self.person: Person = ADA
-        """Who talks in the present phase."""
+        self.person = ADA
+        """The person of the present phase."""
         self.questions: list[Question] = []
 
     def ask(
@@ -468,14 +562,13 @@ class Talk:
         kind: Kind = "medium",
         *,
         person: Person | None = None,
-        file: Attachment | None = None,
+        file: tuple[str, bytes] | None = None,
     ) -> Question:
         """Write a message to the bot."""
         sender = person or self.person
         number = len(self.questions) + 1
         text = f"question {number} {kind}"
-        files = [] if file is None else [file]
-        message = self.telegram.say(text, sender=sender, files=files)
+        message = self.app.say(text, sender, file)
         question = Question(sender, message, text, number)
         self.questions.append(question)
         return question
@@ -486,11 +579,14 @@ class Talk:
 
     def stored(self, question: Question) -> int:
         """Return how often a message is in the journal."""
-        key = (question.person.id, question.message)
+        key = (self.app.chat_of(question.person), question.message)
         return sum((chat, message) == key for chat, message, _ in self.store.inbound())
 
     def shows(self, question: Question) -> bool:
         """Return whether the chat shows the beginning of the answer."""
         begin = f"Answer {question.number}."
-        texts = self.telegram.texts(question.person.id)
-        return any(text.startswith(begin) for text in texts)
+        return any(
+            message.text.startswith(begin)
+            for message in self.app.messages(question.person)
+            if message.from_bot
+        )
