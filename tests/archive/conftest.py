@@ -16,6 +16,7 @@ from tenax.journal.tables import TABLES
 from tests.support.world import build
 
 NewUrl = Callable[[str], str]
+ConfigFor = Callable[[str], Config]
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def target(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def config_for(tmp_path: Path) -> Callable[..., Config]:
+def config_for(tmp_path: Path) -> ConfigFor:
     """Returns the configuration of an installation of its own with a store."""
     count = 0
 

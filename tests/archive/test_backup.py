@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -23,11 +22,10 @@ from tenax.journal.schema import SCHEMA_VERSION, migrations
 from tenax.journal.tables import NOT_COPIED, TABLES
 from tenax.journal.verify.store import verify
 from tenax.parts import Text
-from tests.archive.conftest import NewUrl, read_tables
+from tests.archive.conftest import ConfigFor, NewUrl, read_tables
 from tests.golden.stores import copy_of, on_the_same_host
 from tests.support.world import words
 
-ConfigFor = Callable[..., Config]
 SECRET = "sesame-4711"
 
 

@@ -84,9 +84,7 @@ class Filler(Protocol):
         """Give up what is not finished."""
 
 
-def select(
-    table: Table, columns: Sequence[str], keys: tuple[int, int] | None
-) -> str:
+def select(table: Table, columns: Sequence[str], keys: tuple[int, int] | None) -> str:
     """Return the statement that reads a table. A table of an earlier version may lack columns of the key."""
     conditions = [table.where] if table.where else []
     if keys is not None:
@@ -158,7 +156,9 @@ class SqliteSnapshot:
         self, table: Table, *, keys: tuple[int, int] | None = None
     ) -> Iterator[Row]:
         with _explained(Path(self._connection.filename)):
-            yield from self._connection.execute(select(table, self.columns(table.name), keys))
+            yield from self._connection.execute(
+                select(table, self.columns(table.name), keys)
+            )
 
     def blob(self, owner: str, blob: str) -> Iterator[bytes]:
         found = self._connection.execute(
