@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 import tenax as library
+from tenax.archive.format import BackupFolder
 from tests.cli.conftest import tenax
 from tests.contract.engine.base import begin, say
+from tests.golden.stores import copy_of
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +87,24 @@ def test_secrets_need_a_passphrase(
     monkeypatch.setenv("TENAX_BACKUP_PASSPHRASE", "open")
     assert tenax(capsys, "backup", "--secrets")[0] == 0
     assert "with secrets" in tenax(capsys, "backup", "--list")[1]
+
+
+def test_a_store_is_backed_up_before_an_upgrade_changes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next command says where the backup is. Without a backup, nothing is changed."""
+    place = copy_of("sqlite", tmp_path, "")
+    monkeypatch.setenv("TENAX_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TENAX_STORE", place.url)
+    (tmp_path / "home" / "backups").write_text("in the way")
+    code, _, err = tenax(capsys, "list")
+    assert (code, "The store is not changed, because the backup" in err) == (1, True)
+    (tmp_path / "home" / "backups").unlink()
+    code, _, err = tenax(capsys, "list")
+    assert (code, "Making a backup first" in err) == (0, True)
+    (name,) = BackupFolder(tmp_path / "home" / "backups").names()
+    assert f"--at {name}" in err
+    assert tenax(capsys, "list")[2] == ""
 
 
 @pytest.mark.parametrize(
