@@ -127,7 +127,7 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
         (
             "[kitchen]",
             "sets kitchen",
-            "Known here: budget, channels, context_files, fallback, mcp, memory, model, models, resume, rules, search, serve, store, tools.",
+            "Known here: backup, budget, channels, context_files, fallback, mcp, memory, model, models, resume, rules, search, serve, store, tools.",
         ),
         ("[store]\nurll = 1", r"sets store\.urll", "Did you mean store.url?"),
         ('store = "sqlite"', r"write \[store\]", ""),

@@ -24,6 +24,7 @@ from tenax.clock import Timing
 from tenax.config.decode import Decoder, parse_toml, read_text, suggest
 from tenax.config.rules import Rule, find_mistake
 from tenax.config.schema import (
+    Backup,
     Budget,
     ChannelSettings,
     FileSettings,
@@ -100,6 +101,9 @@ class Config:
     resume: Resume = "auto"
     serve: Serve = field(default_factory=Serve)
     budget: Budget = field(default_factory=Budget)
+    backup: Backup = field(default_factory=Backup)
+    # The folder of `backup`, as an absolute path.
+    backup_folder: Path = Path()
     search: Search = field(default_factory=Search)
     memory: Memory = field(default_factory=Memory)
     mcp: Mapping[str, McpSettings] = field(default_factory=dict)
@@ -170,6 +174,10 @@ def _resolve(
         resume=settings.resume,
         serve=_check_proxies(settings.serve, file),
         budget=settings.budget,
+        backup=settings.backup,
+        backup_folder=_resolve_path(
+            settings.backup.folder or "backups", env, directories.data
+        ),
         search=_check_search(settings.search, file),
         memory=replace(
             settings.memory, providers=tuple(dict.fromkeys(settings.memory.providers))

@@ -22,6 +22,7 @@ __all__ = [
     "PORT_MAX",
     "VARIABLES",
     "Api",
+    "Backup",
     "Budget",
     "ChannelSettings",
     "FileSettings",
@@ -61,6 +62,7 @@ Days = Annotated[int, Meta(ge=1, le=400)]
 # The variables that belong to no setting of the file.
 VARIABLES: Final = {
     "TENAX_HOME": "The folder for configuration, data and state.",
+    "TENAX_BACKUP_PASSPHRASE": "The passphrase of the secrets in a backup.",
     "TENAX_CONFIG": "The path of the configuration file.",
     "TENAX_LOG": "The log level: debug, info, warning (the default) or error.",
 }
@@ -297,6 +299,22 @@ class Budget(Settings, frozen=True, kw_only=True):
     ] = None
 
 
+class Backup(Settings, frozen=True, kw_only=True):
+    """[backup]: copies of the store."""
+
+    folder: Annotated[
+        str,
+        _about(
+            "The folder of the backups. Default: backups in the data folder. Choose a folder on another disk."
+        ),
+    ] = ""
+    every: Annotated[
+        Literal["never", "day", "week"],
+        _about("How often a running server makes a backup."),
+    ] = "never"
+    keep: Annotated[Count, _about("How many backups to keep.")] = 7
+
+
 class Serve(Settings, frozen=True, kw_only=True):
     """[serve]: the web page."""
 
@@ -370,6 +388,7 @@ class FileSettings(Settings, frozen=True, kw_only=True):
     tools: Tools = Tools()
     search: Search = Search()
     budget: Budget = Budget()
+    backup: Backup = Backup()
     serve: Serve = Serve()
     memory: Memory = Memory()
     mcp: Mapping[str, McpSettings] = {}
@@ -425,6 +444,7 @@ def list_settings() -> Iterator[tuple[str, Setting]]:
         "tools.": Tools,
         "search.": Search,
         "budget.": Budget,
+        "backup.": Backup,
         "serve.": Serve,
         "memory.": Memory,
         "mcp.NAME.": McpSettings,

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from tenax.config import Config, hide_password, write
 from tenax.config.schema import (
+    Backup,
     Budget,
     FileSettings,
     Memory,
@@ -36,6 +37,7 @@ __all__ = ["ShownSetting"]
 _SECTIONS: Final[Mapping[str, tuple[type[Settings], frozenset[str]]]] = {
     "": (FileSettings, frozenset({"fallback", "resume", "context_files"})),
     "memory": (Memory, frozenset({"review", "providers"})),
+    "backup": (Backup, frozenset({"folder", "every", "keep"})),
     "budget": (Budget, frozenset({"day", "conversation"})),
     "search": (Search, frozenset({"searxng", "brave", "tavily"})),
     "tools": (Tools, frozenset({"folder"})),
