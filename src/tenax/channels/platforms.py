@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Final, NamedTuple
 
 from tenax.channels.base import Channel
+from tenax.channels.webhook.secret import make_secret
 from tenax.config.schema import ChannelSettings, Platform
 from tenax.errors import ConfigError, InvalidInput
 
@@ -31,6 +32,10 @@ class PlatformInfo(NamedTuple):
     """What an id of a person looks like, for an error."""
     promise_in: str
     promise_out: str
+    makes_token: Callable[[], str] | None = None
+    """Returns a new token, if Tenax makes the token and not the platform."""
+    has_own_chat: bool = False
+    """Whether an account with an address has a chat of the owner before anybody writes: the chat with its label."""
 
 
 PLATFORMS: Final[Mapping[Platform, PlatformInfo]] = {
@@ -49,6 +54,21 @@ Tenax talks as a bot of your own. To create one:
         person_about="an id is a number",
         promise_in="exactly once",
         promise_out="at least once; only the first words can come twice, marked",
+    ),
+    "webhook": PlatformInfo(
+        name="Webhook",
+        module="webhook.channel",
+        steps="""\
+A program sends messages to Tenax, and Tenax sends answers to an address of yours. Both sides sign with one secret.
+To use a secret that you have already, enter it. To let Tenax make one, press Enter.
+""",
+        asks_for="Secret",
+        person=r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}",
+        person_about="an id has letters, digits and any of . _ @ + -",
+        promise_in="exactly once, by webhook-id",
+        promise_out="at least once, with the same webhook-id",
+        makes_token=make_secret,
+        has_own_chat=True,
     ),
 }
 

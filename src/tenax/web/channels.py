@@ -10,14 +10,14 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
 from tenax.assembly import Runtime
-from tenax.channels.base import Channel
+from tenax.channels.base import Channel, Kind
 from tenax.channels.people import user_name
 from tenax.channels.platforms import check_people, connect
 from tenax.channels.rows import (
@@ -32,6 +32,7 @@ from tenax.channels.rows import (
     Route,
 )
 from tenax.channels.states import AccountState, State, read_states
+from tenax.channels.units import kind_of
 from tenax.clock import rfc3339
 from tenax.concurrency import run_in_own_thread
 from tenax.config import Config, Secret
@@ -62,16 +63,6 @@ Label = Annotated[str, Meta(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=3
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 """An account, a person or a chat, as the platform names it."""
 Thread = Annotated[str, Meta(max_length=200)]
-Kind = Literal["answer", "question", "message", "end", "file", "notice"]
-_KINDS: Final[dict[str, Kind]] = {
-    "a": "answer",
-    "q": "question",
-    "m": "message",
-    "e": "end",
-    "f": "file",
-    "n": "notice",
-}
-"""What a delivery is, by the beginning of its unit (see `tenax.channels.units`)."""
 
 
 # -- what is shown ---------------------------------------------------------------------
@@ -630,7 +621,7 @@ def _failed(row: Outgoing, rows: ChannelRows) -> FailedDelivery:
         row.key,
         row.account,
         title or row.chat,
-        _KINDS.get(row.unit.partition(":")[0], "message"),
+        kind_of(row.unit),
         row.state,
         row.error,
         rfc3339(row.at),
