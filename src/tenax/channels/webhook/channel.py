@@ -123,6 +123,8 @@ def connect(settings: ChannelSettings) -> WebhookChannel:
 class WebhookChannel:
     """A webhook. See `tenax.channels.base.Channel` and `RequestChannel`. Without an address nothing goes out."""
 
+    traits = _TRAITS
+
     def __init__(
         self,
         label: str,
@@ -137,7 +139,6 @@ class WebhookChannel:
                 hint=f"Let Tenax make one: tenax channel add webhook --label {label}",
             )
         self.account = f"webhook:{label}"
-        self.traits = _TRAITS
         self.name = label
         self.idle_seconds = _IDLE_SECONDS
         self._label = label

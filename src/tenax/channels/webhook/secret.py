@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import secrets
 from typing import Final
 
@@ -26,6 +25,6 @@ def is_secret(text: str) -> bool:
         return False
     try:
         decoded = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
-    except binascii.Error:
+    except ValueError:
         return False
     return _BYTES_MIN <= len(decoded) <= _BYTES_MAX
