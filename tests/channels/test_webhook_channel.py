@@ -176,7 +176,7 @@ async def test_a_message_is_answered_at_the_address(
     ) as world:
         await world.soon()
         assert await world.request("Hello", "msg_1")
-        await world.until(lambda: inbox.taken())
+        await world.until(inbox.taken)
         (name,) = world.conversations()
         (post,) = inbox.taken()
         assert post.type == "answer.finished"
@@ -203,7 +203,7 @@ async def test_a_repeated_message_is_stored_once(inbox: Inbox, tmp_path: Path) -
         await world.soon()
         for _ in range(3):
             assert await world.request("Hello", "msg_1")
-        await world.until(lambda: inbox.taken())
+        await world.until(inbox.taken)
     async with HookWorld(inbox.url, "sqlite", tmp_path, [Reply("Yes.")] * 5) as world:
         await world.soon()
         assert await world.request("Changed", "msg_1")
@@ -217,7 +217,7 @@ async def test_commands_are_done_once(inbox: Inbox, tmp_path: Path) -> None:
     async with HookWorld(inbox.url, "sqlite", tmp_path, [Reply("Yes.")] * 5) as world:
         await world.soon()
         await world.request("Hello")
-        await world.until(lambda: inbox.taken())
+        await world.until(inbox.taken)
         for _ in range(2):
             assert await world.request("/new", "msg_new")
         await world.until(lambda: inbox.taken("notice.created"))
@@ -252,7 +252,7 @@ async def test_without_an_address_nothing_goes_out(tmp_path: Path) -> None:
     async with HookWorld("", "sqlite", tmp_path, [Reply("Yes.")]) as world:
         await world.soon()
         assert await world.request("Hello")
-        (name,) = await world.until(world.conversations)
+        await world.until(world.conversations)
         await world.until(lambda: not world.rows.news(world.account))
         assert world.rows.failed() == []
         assert world.rows.unfinished(world.account) == []

@@ -55,7 +55,7 @@ def event(text: str, **data: Any) -> bytes:
 
 def sign(
     body: bytes,
-    id: str = "",
+    id: str = "",  # noqa: A002
     *,
     secret: str = SECRET,
     seconds: float = 0.0,

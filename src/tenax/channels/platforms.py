@@ -12,7 +12,17 @@ from tenax.channels.webhook.secret import make_secret
 from tenax.config.schema import ChannelSettings, Platform
 from tenax.errors import ConfigError, InvalidInput
 
-__all__ = ["PLATFORMS", "PlatformInfo", "check_people", "connect", "platform_name"]
+__all__ = [
+    "HOOKS",
+    "PLATFORMS",
+    "PlatformInfo",
+    "check_people",
+    "connect",
+    "platform_name",
+]
+
+HOOKS: Final = "/api/hooks/"
+"""The path of `tenax serve` that takes the requests to an account, before the label."""
 
 
 class PlatformInfo(NamedTuple):
@@ -34,8 +44,11 @@ class PlatformInfo(NamedTuple):
     promise_out: str
     makes_token: Callable[[], str] | None = None
     """Returns a new token, if Tenax makes the token and not the platform."""
-    has_own_chat: bool = False
-    """Whether an account with an address has a chat of the owner before anybody writes: the chat with its label."""
+    takes_requests: bool = False
+    """Whether messages come in as HTTP requests, which only `tenax serve` takes."""
+    has_any_chat: bool = False
+    """Whether the owner can continue a conversation there before anybody has written: in a chat with the id of the
+    conversation. The account needs an address for this."""
 
 
 PLATFORMS: Final[Mapping[Platform, PlatformInfo]] = {
@@ -68,7 +81,8 @@ To use a secret that you have already, enter it. To let Tenax make one, press En
         promise_in="exactly once, by webhook-id",
         promise_out="at least once, with the same webhook-id",
         makes_token=make_secret,
-        has_own_chat=True,
+        takes_requests=True,
+        has_any_chat=True,
     ),
 }
 

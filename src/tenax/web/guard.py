@@ -25,16 +25,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tenax.channels.platforms import HOOKS
 from tenax.errors import TenaxError
 from tenax.web.connections import note_signed_in
 from tenax.web.links import may_be_shown
 from tenax.web.problems import answer_to, problem
 from tenax.web.signins import Signins, not_signed_in
 
-__all__ = ["HOOKS", "Guard"]
-
-HOOKS: Final = "/api/hooks/"
-"""The signed requests of programs. Their signature is checked later; no cookie, key, Host or Origin counts."""
+__all__ = ["Guard"]
 
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z_.-]+)(:[0-9]{1,5})?")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -12,9 +12,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tenax.channels.platforms import HOOKS
 from tenax.errors import NotAuthorized, StoreError
 from tenax.web.api import read_bytes
-from tenax.web.guard import HOOKS
 from tenax.web.problems import answer_to, problem
 from tenax.web.server_state import state_of
 
