@@ -20,7 +20,7 @@ from tenax.config import Config
 from tenax.config.schema import ChannelSettings
 from tenax.config.secret import Secret
 from tenax.events import Event, MessageUser
-from tenax.journal import LOCAL_USER
+from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.base import Recorded
 from tenax.models import ScriptedModel
 from tenax.models.scripted import Reply
@@ -76,7 +76,7 @@ class GatewayWorld:
         self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        self.journal = open_store(self.config)
+        self.journal = self.open_journal()
         self.rows = ChannelRows(self.journal)
         self.prepare()
         self.gateway = Gateway(self.journal, self.runtime_of, connect=self.connect)
@@ -94,6 +94,9 @@ class GatewayWorld:
         for runtime in self.runtimes.values():
             await runtime.close()
         self.journal.close()
+
+    def open_journal(self) -> Journal:
+        return open_store(self.config)
 
     def prepare(self) -> None:
         """Store what has to be there before the gateway starts."""

@@ -19,11 +19,14 @@ from uuid import uuid4
 import httpx
 from standardwebhooks import Webhook, WebhookVerificationError
 
+import tenax
 from tenax.channels.base import Channel
 from tenax.channels.webhook.channel import WebhookChannel
+from tenax.clock import SystemClock
 from tenax.config import Config
 from tenax.config.schema import ChannelSettings
 from tenax.config.secret import Secret
+from tenax.journal import LOCAL_USER, Journal
 from tenax.models.scripted import Reply
 from tests.support.chats import GatewayWorld
 from tests.support.runs import SECONDS
@@ -35,6 +38,7 @@ __all__ = [
     "Inbox",
     "Post",
     "Sender",
+    "ShiftedClock",
     "event",
     "sign",
 ]
@@ -310,6 +314,22 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+class ShiftedClock(SystemClock):
+    """A clock that a test can put forward."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def advance(self, seconds: float) -> None:
+        self._seconds += seconds
+
+    def now_us(self) -> int:
+        return super().now_us() + round(self._seconds * 1e6)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._seconds
+
+
 class HookWorld(GatewayWorld):
     """A gateway that serves a webhook. `request` does what the HTTP server does with a request."""
 
@@ -322,7 +342,9 @@ class HookWorld(GatewayWorld):
         *,
         allow: Sequence[str] = (),
         config: Config | None = None,
+        clock: ShiftedClock | None = None,
     ) -> None:
+        self._clock = clock
         settings = ChannelSettings(
             label="hook",
             platform="webhook",
@@ -331,6 +353,12 @@ class HookWorld(GatewayWorld):
             allow=tuple(allow),
         )
         super().__init__(settings, "webhook:hook", store, home, replies, config)
+
+    def open_journal(self) -> Journal:
+        if self._clock is None:
+            return super().open_journal()
+        timing, url = self.config.timing, self.config.store_url
+        return tenax.open(url, user=LOCAL_USER, timing=timing, clock=self._clock)
 
     def connect(self, settings: ChannelSettings) -> Channel:
         assert settings.token is not None
