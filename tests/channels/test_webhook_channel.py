@@ -12,7 +12,7 @@ import pytest
 from tenax.channels.states import read_states
 from tenax.channels.webhook.channel import WebhookChannel
 from tenax.channels.webhook.secret import is_secret, make_secret
-from tenax.errors import ConfigError, InvalidInput, NotAuthorized
+from tenax.errors import InvalidInput, NotAuthorized
 from tenax.events import ConversationRouted, MessageUser
 from tenax.journal import LOCAL_USER
 from tenax.models.scripted import Reply
@@ -159,7 +159,7 @@ def test_a_secret_has_a_form() -> None:
     assert make_secret() != make_secret()
     for wrong in ("hunter2", "whsec_", "whsec_aHVudGVyMg==", "whsec_é", "whsec_!!!!"):
         assert not is_secret(wrong)
-        with pytest.raises(ConfigError, match="secret of hook") as caught:
+        with pytest.raises(InvalidInput, match="secret of hook") as caught:
             WebhookChannel("hook", wrong)
         assert "hunter2" not in str(caught.value)
 

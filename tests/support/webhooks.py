@@ -126,6 +126,10 @@ class Inbox:
             fault.release.set()
         self.away()
 
+    def use(self, secret: str) -> None:
+        """Check signatures with another secret from now on."""
+        self._webhook = Webhook(secret)
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}/hook"

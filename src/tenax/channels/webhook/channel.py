@@ -41,7 +41,6 @@ from tenax.config.schema import ChannelSettings
 from tenax.errors import (
     ChannelAway,
     ChannelRefused,
-    ConfigError,
     FloodWait,
     InvalidInput,
     NotAuthorized,
@@ -134,7 +133,7 @@ class WebhookChannel:
         request_seconds: float = _REQUEST_SECONDS,
     ) -> None:
         if not is_secret(secret):
-            raise ConfigError(
+            raise InvalidInput(
                 f"The secret of {label} cannot be used: a secret is whsec_ and 24 to 64 bytes in base64.",
                 hint=f"Let Tenax make one: tenax channel add webhook --label {label}",
             )
