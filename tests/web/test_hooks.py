@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,11 +14,13 @@ import httpx
 import pytest
 
 from tenax.models import Reply
-from tests.support.served import SECONDS, Page, Served
+from tests.docs.test_how_to import PAGES, blocks
+from tests.support.served import SECONDS, Page, Served, kept_port
 from tests.support.turns import set_up
 from tests.support.webhooks import OTHER_SECRET, SECRET, Inbox, event, sign
 
 KIB = 1024
+(PAGE,) = [page for page in PAGES if page.stem == "webhooks"]
 
 
 class World:
@@ -286,3 +291,47 @@ def test_a_new_secret_replaces_the_old_one(world: World) -> None:
     assert has_status(world.post(body), 401)
     again = sign(body, secret=OTHER_SECRET)
     world.inbox.wait_for(lambda: world.post(body, again).status_code == 202)
+
+
+# -- the programs of the how-to page -----------------------------------------------------
+
+
+def test_the_programs_of_the_page_send_and_receive(
+    world: World, tmp_path: Path
+) -> None:
+    """`send.py` and `receive.py` of docs/how-to/webhooks.md talk to a real server."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for block in blocks(PAGE):
+        if block.language == "python":
+            (folder / block.title).write_text(block.text)
+    env = {**os.environ, "WEBHOOK_SECRET": SECRET}
+    with kept_port() as place:
+        port = str(place.getsockname()[1])
+        receiver = subprocess.Popen(
+            [sys.executable, "receive.py", port],
+            cwd=folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        with receiver:
+            try:
+                url = f"http://127.0.0.1:{port}/answers"
+                assert has_status(world.connect(label="webhook", url=url), 201)
+                address = f"{world.served.url}/api/hooks/webhook"
+                sent = subprocess.run(
+                    [sys.executable, "send.py", address, "What is it?"],
+                    cwd=folder,
+                    env=env,
+                    capture_output=True,
+                    text=True,
+                    timeout=SECONDS,
+                    check=True,
+                )
+                assert sent.stdout == "202\n"
+                assert receiver.stdout is not None
+                assert receiver.stdout.readline() == "answer.finished Forty-two.\n"
+            finally:
+                receiver.kill()
