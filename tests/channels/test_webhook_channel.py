@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 from pathlib import Path
@@ -13,9 +14,14 @@ from tenax.channels.states import read_states
 from tenax.channels.webhook.channel import WebhookChannel
 from tenax.channels.webhook.secret import is_secret, make_secret
 from tenax.errors import InvalidInput, NotAuthorized
-from tenax.events import ConversationRouted, MessageUser
+from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ConversationRouted,
+    MessageUser,
+)
 from tenax.journal import LOCAL_USER
-from tenax.models.scripted import Reply
+from tenax.models.scripted import Reply, ScriptedCall, Trouble
 from tests.support.webhooks import (
     OTHER_SECRET,
     SECRET,
@@ -272,6 +278,74 @@ async def test_answers_of_a_chosen_conversation_go_out(
         await world.until(lambda: len(inbox.taken()) == 2)
         assert {post.data["conversation"] for post in inbox.taken()} == {name}
         assert [post.type for post in inbox.posts] == ["answer.finished"] * 2
+
+
+async def test_a_question_of_the_model_is_answered_with_a_message(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    """The event has the choices, and a repeated answer is neither another answer nor a message."""
+    arguments = {"question": "Which colour?", "choices": ["Red", "Blue"]}
+    replies = [Reply(calls=[ScriptedCall("ask", arguments)]), Reply("Good.")]
+    async with HookWorld(inbox.url, "sqlite", tmp_path, replies) as world:
+        await world.soon()
+        await world.request("Hello")
+        (post,) = await world.until(lambda: inbox.taken("question.asked"))
+        assert "Which colour?" in post.data["text"]
+        assert post.data["choices"] == ["Red", "Blue"]
+        for _ in range(3):
+            assert await world.request("Blue", "msg_blue", chat=post.data["chat"])
+        await world.until(lambda: inbox.taken("answer.finished"))
+        (name,) = world.conversations()
+        (answer,) = world.events(name, ApprovalAnswered)
+        assert answer.words == "Blue"
+        assert world.words() == ["Hello"]
+
+
+async def test_an_approval_is_given_elsewhere(inbox: Inbox, tmp_path: Path) -> None:
+    """The event asks, no message allows the call, and the answer comes after the approval in the page."""
+    arguments = {"path": "a.txt", "content": "Hello"}
+    replies = [Reply(calls=[ScriptedCall("write_file", arguments)]), Reply("Done.")]
+    async with HookWorld(inbox.url, "sqlite", tmp_path, replies) as world:
+        await world.soon()
+        await world.request("Write it")
+        (post,) = await world.until(lambda: inbox.taken("question.asked"))
+        assert "write_file" in post.data["text"]
+        assert "choices" not in post.data
+        await world.request("yes")
+        (name,) = world.conversations()
+        (asked,) = world.events(name, ApprovalAsked)
+        assert world.events(name, ApprovalAnswered) == []
+        assert not (world.config.tools_folder / "a.txt").exists()
+        await world.runtime.answer(name, asked.message, asked.call, "once")
+        await world.until(lambda: "Done." in inbox.texts("answer.finished"))
+        types = [post.type for post in inbox.taken()]
+        assert set(types) == {"question.asked", "answer.finished"}
+
+
+async def test_files_and_the_end_of_a_run_are_events(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    """A file comes in base64, and a failed answer says why."""
+    replies = [
+        Reply("See [the report](report.csv)."),
+        Reply(trouble=Trouble("refused", "No.")),
+    ]
+    async with HookWorld(inbox.url, "sqlite", tmp_path, replies) as world:
+        folder = world.config.tools_folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.csv").write_text("a,b\n")
+        await world.soon()
+        await world.request("The report, please")
+        (file,) = await world.until(lambda: inbox.taken("file.created"))
+        assert (file.data["name"], file.data["media_type"]) == (
+            "report.csv",
+            "text/csv",
+        )
+        assert base64.b64decode(file.data["content"]) == b"a,b\n"
+        await world.request("Again")
+        (end,) = await world.until(lambda: inbox.taken("answer.ended"))
+        assert "failed" in end.data["text"]
+        assert world.conversations() == [end.data["conversation"]]
 
 
 # -- who may talk ------------------------------------------------------------------------

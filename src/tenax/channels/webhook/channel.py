@@ -35,6 +35,7 @@ from tenax.channels.base import (
     Tapped,
     Traits,
 )
+from tenax.channels.units import WORDS
 from tenax.channels.webhook.secret import is_secret
 from tenax.clock import rfc3339
 from tenax.config.schema import ChannelSettings
@@ -228,8 +229,13 @@ class WebhookChannel:
         buttons: Sequence[Button] = (),
         reply_to: str = "",
     ) -> str:
-        del buttons, reply_to  # An approval is answered on the page or in the terminal.
-        await self._post(key, chat, piece.about, {"text": piece.body})
+        del reply_to
+        data: dict[str, Any] = {"text": piece.body}
+        # The answers to an approval are left out: it is given on the page or in the terminal.
+        choices = [button.label for button in buttons if WORDS in button.choice]
+        if choices:
+            data["choices"] = choices
+        await self._post(key, chat, piece.about, data)
         return key
 
     async def send_file(self, chat: Chat, file: OutgoingFile, *, key: str) -> str:
