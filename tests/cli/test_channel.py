@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from tenax.channels.webhook.secret import make_secret
 from tenax.config import load
 from tenax.events import ConversationOpened
 from tests.cli.conftest import tenax
+from tests.support.needs import Missing
 from tests.support.telegram import FakeTelegram
 from tests.support.terminal import Terminal
 from tests.support.webhooks import Inbox
@@ -609,6 +611,9 @@ def test_the_example_for_a_shell_signs_as_the_library_does(
     enter: Enter, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The printed lines run in a shell, and send a request with a good signature."""
+    for program in ("curl", "openssl"):
+        if shutil.which(program) is None:
+            raise Missing(program, "the example for a shell uses it")
     enter("")
     _, out, _ = tenax(capsys, "channel", "add", "webhook")
     secret = secret_in(out)
