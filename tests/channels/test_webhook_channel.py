@@ -6,14 +6,17 @@ import asyncio
 import base64
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tenax.channels.states import read_states
 from tenax.channels.webhook.channel import WebhookChannel
 from tenax.channels.webhook.secret import is_secret, make_secret
-from tenax.errors import InvalidInput, NotAuthorized
+from tenax.config.secret import Secret
+from tenax.errors import InvalidInput, NotAuthorized, StoreUnavailable
 from tenax.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -22,6 +25,8 @@ from tenax.events import (
 )
 from tenax.journal import LOCAL_USER
 from tenax.models.scripted import Reply, ScriptedCall, Trouble
+from tests.support.chats import ChatWorld
+from tests.support.telegram import FakeTelegram
 from tests.support.webhooks import (
     OTHER_SECRET,
     SECRET,
@@ -427,3 +432,27 @@ async def test_the_state_shows_both_directions(inbox: Inbox, tmp_path: Path) -> 
         assert 0 < state.received_at <= state.sent_at
         assert world.rows.people() == []
         assert LOCAL_USER in world.runtimes
+
+
+async def test_a_bot_takes_no_requests(telegram: FakeTelegram, tmp_path: Path) -> None:
+    """The address of another kind of account gets the same answer as an unknown one."""
+    body = event("Hello")
+    async with ChatWorld(telegram, "sqlite", tmp_path) as world:
+        await world.until(lambda: world.rows.is_served(world.account))
+        with pytest.raises(NotAuthorized, match="request is not authorized"):
+            await world.gateway.take_request("telegram", sign(body), body, "a test")
+        assert world.conversations() == []
+
+
+async def test_while_the_secret_is_broken_a_sender_tries_again(tmp_path: Path) -> None:
+    """Nothing is accepted and nothing is lost: the error is that of a store that is away."""
+    body = event("Hello")
+    async with HookWorld("", "sqlite", tmp_path) as world:
+        settings = world.config.channels["hook"]
+        broken = msgspec.structs.replace(settings, token=Secret("hunter2", "a test"))
+        await world.gateway.configure(replace(world.config, channels={"hook": broken}))
+        await world.until(
+            lambda: read_states(world.config, world.rows)[0].state == "broken"
+        )
+        with pytest.raises(StoreUnavailable):
+            await world.gateway.take_request("hook", sign(body), body, "a test")

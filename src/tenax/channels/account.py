@@ -90,11 +90,15 @@ class Account:
 
         Raises `NotAuthorized`, `InvalidInput` or `StoreError`. After an error nothing is known to be stored.
         """
-        if not isinstance(self._channel, RequestChannel):
+        channel, away = self._channel, f"{self.settings.label} is not served just now."
+        if channel is None:
+            # The account starts, or its settings are broken. A sender that tries again loses nothing.
+            raise StoreUnavailable(away)
+        if not isinstance(channel, RequestChannel):
             raise NotAuthorized("The account takes no requests.")
-        message = self._channel.read_request(headers, body)
+        message = channel.read_request(headers, body)
         if self._session is None:
-            raise StoreUnavailable(f"{self.settings.label} is not served just now.")
+            raise StoreUnavailable(away)
         return await self._session.take_request(message)
 
     def wake(self) -> None:
