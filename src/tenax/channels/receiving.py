@@ -130,8 +130,9 @@ class Receiver:
         user = runtime.journal.user or ""
         if not await self._rows.is_received(user, self._account, message.id):
             name = await self._current(runtime, message.chat)
+            dedup = Dedup(self._account, message.id)
             if name is not None and await self._answers.answer_question(
-                runtime, name, message.text
+                runtime, name, message.text, dedup
             ):
                 return
             events, observed_at = await self._make_events(runtime, message)

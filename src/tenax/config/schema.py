@@ -45,7 +45,7 @@ PORT_MAX: Final = 65_535
 _HOST_PATTERN: Final = r"\A[0-9A-Za-z.:_-]+\Z"
 
 Api = Literal["openai", "anthropic", "practice", "script"]
-Platform = Literal["telegram"]
+Platform = Literal["telegram", "webhook"]
 Resume = Literal["auto", "ask"]
 Effort = Literal["low", "medium", "high"]
 Names = tuple[str, ...]
@@ -210,7 +210,7 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
     url: Annotated[
         HttpAddress | None,
         _about(
-            "The address of a Bot API server of your own. Default: Telegram's server.",
+            "Telegram: the address of a Bot API server of your own. Webhook: the address that gets the answers.",
             shape="an address that begins with http:// or https://",
         ),
     ] = None

@@ -40,6 +40,7 @@ from tenax.web import (
 from tenax.web.api import Endpoint, ResponseBody, endpoint, openapi
 from tenax.web.frames import get_frame
 from tenax.web.guard import Guard
+from tenax.web.hooks import HOOK_ROUTE
 from tenax.web.problems import problem
 from tenax.web.server_state import ServerState, state_of
 
@@ -198,7 +199,7 @@ def application(state: ServerState) -> Starlette:
     found = endpoints()
     public = frozenset(endpoint.path for endpoint in found if endpoint.public)
     routes = [endpoint.route for endpoint in found]
-    routes += [Route("/api/openapi.json", describe), *PAGE_ROUTES]
+    routes += [Route("/api/openapi.json", describe), HOOK_ROUTE, *PAGE_ROUTES]
     guard = Middleware(
         Guard,
         signins=state.signins,

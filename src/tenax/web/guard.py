@@ -7,6 +7,8 @@ listening socket, or the configured name.
 `localhost` is not accepted: a browser tries [::1] first, and another program listening there on the same port would get
 the secrets of the name. The guard redirects a document under `localhost`, or under another form of the address.
 
+Requests of programs below `HOOKS` pass: a program has no browser, and reaches Tenax under the name of a proxy.
+
 The guard decides by the path of the scope, because the routing uses the same path. `request.url` is built from the
 client's Host header, and may have another path.
 """
@@ -23,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tenax.channels.platforms import HOOKS
 from tenax.errors import TenaxError
 from tenax.web.connections import note_signed_in
 from tenax.web.links import may_be_shown
@@ -74,8 +77,10 @@ class Guard:
         path: str = scope["path"]
         state = scope.setdefault("state", {})
         state["user"] = state["device"] = None
-        refused = self._refused(request, path)
-        if refused is None and path.startswith("/api/") and path not in self._public:
+        is_hook = path.startswith(HOOKS)
+        refused = None if is_hook else self._refused(request, path)
+        is_open = is_hook or path in self._public
+        if refused is None and path.startswith("/api/") and not is_open:
             refused = await self._sign_in(request, state)
             if state["user"] is not None:
                 note_signed_in(scope, state["user"])
