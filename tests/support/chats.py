@@ -101,7 +101,7 @@ class ChatWorld:
         self.gateway = Gateway(
             self.journal,
             self.runtime_of,
-            connect=lambda settings: connect_fast(settings, **self._pauses),
+            connect=self.connect,
         )
         await self.runtime_of(LOCAL_USER)
         await self.gateway.configure(self.config)
@@ -117,6 +117,10 @@ class ChatWorld:
         for runtime in self.runtimes.values():
             await runtime.close()
         self.journal.close()
+
+    def connect(self, settings: ChannelSettings) -> Channel:
+        """Return the channel of an account."""
+        return connect_fast(settings, **self._pauses)
 
     async def runtime_of(self, user: str) -> Runtime:
         async with self._lock:
