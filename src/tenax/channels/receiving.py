@@ -128,8 +128,12 @@ class Receiver:
 
     async def _store_message(self, runtime: Runtime, message: Received) -> None:
         user = runtime.journal.user or ""
-        if not await self._rows.is_received(user, self._account, message.id):
-            name = await self._current(runtime, message.chat)
+        # The two queries wait for the store at the same time.
+        is_received, name = await asyncio.gather(
+            self._rows.is_received(user, self._account, message.id),
+            self._current(runtime, message.chat),
+        )
+        if not is_received:
             if name is not None and await self._answers.answer_question(
                 runtime, name, message.text
             ):
@@ -220,14 +224,7 @@ class Receiver:
     async def _current(self, runtime: Runtime, chat: Chat) -> str | None:
         """Return the conversation to which the chat belongs, if the conversation still takes messages."""
         user = runtime.journal.user or ""
-        name = await self._rows.current_route(self._account, chat.id, chat.thread, user)
-        if name is None:
-            return None
-        try:
-            head = await runtime.journal.head(name)
-        except (Gone, NoSuchConversation):
-            return None
-        return name if head.segment is not None else None
+        return await self._rows.current_route(self._account, chat.id, chat.thread, user)
 
     # -- strangers and groups --------------------------------------------------------------
 
