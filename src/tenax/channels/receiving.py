@@ -109,6 +109,7 @@ class Receiver:
 
     async def _take_message(self, message: Received) -> None:
         if message.sender.is_bot:
+            self._people.log_once(message.sender)
             return
         if not message.is_addressed:
             await self._observe(message)
