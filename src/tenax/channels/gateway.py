@@ -11,9 +11,10 @@ from tenax.channels.base import Channel
 from tenax.channels.platforms import connect
 from tenax.channels.rows import AsyncChannelRows
 from tenax.config import Config
-from tenax.config.schema import ChannelSettings
+from tenax.config.schema import ChannelSettings, Speech
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.journal import Journal
+from tenax.models.speech import Transcriber
 
 __all__ = ["Gateway"]
 
@@ -34,6 +35,7 @@ class Gateway:
         self._connect = connect
         self._accounts: dict[str, tuple[Account, asyncio.Task[None]]] = {}
         """By label."""
+        self._speech = Speech()
 
     async def configure(self, config: Config) -> None:
         """Serve the accounts of these settings. An account with unchanged settings goes on."""
@@ -41,8 +43,13 @@ class Gateway:
             label
             for label, (account, _) in self._accounts.items()
             if config.channels.get(label) != account.settings
+            or config.speech != self._speech
         ]
+        self._speech = config.speech
         await self._stop(changed)
+        transcribe = (
+            Transcriber(config.speech).transcribe if config.speech.url else None
+        )
         for label, settings in config.channels.items():
             if label not in self._accounts:
                 account = Account(
@@ -51,7 +58,7 @@ class Gateway:
                     self._journal,
                     self.rows,
                     self._runtime_of,
-                    None,
+                    transcribe,
                     config.timing,
                 )
                 task = asyncio.create_task(account.run(), name=f"channel {label}")

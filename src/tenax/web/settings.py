@@ -22,6 +22,7 @@ from tenax.config.schema import (
     Serve,
     Setting,
     Settings,
+    Speech,
     Tools,
     settings_of,
 )
@@ -38,6 +39,7 @@ _SECTIONS: Final[Mapping[str, tuple[type[Settings], frozenset[str]]]] = {
     "memory": (Memory, frozenset({"review", "providers"})),
     "budget": (Budget, frozenset({"day", "conversation"})),
     "search": (Search, frozenset({"searxng", "brave", "tavily"})),
+    "speech": (Speech, frozenset({"url", "key", "model", "timeout_seconds"})),
     "tools": (Tools, frozenset({"folder"})),
     "serve": (Serve, frozenset({"sign_in_days"})),
 }
