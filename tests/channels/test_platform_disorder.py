@@ -75,6 +75,12 @@ def _send_garbage(telegram: FakeTelegram) -> None:
     telegram.garbage_reply("sendMessage", times=1)
 
 
+def _reverse_while_away(telegram: FakeTelegram) -> None:
+    """Collect several updates for one answer, which has them in reverse order."""
+    telegram.away()
+    telegram.reverse_updates()
+
+
 DISORDERS: Final = {
     "away for an hour": Disorder(
         FakeTelegram.away, FakeTelegram.back, seconds=HOUR_SECONDS
@@ -89,7 +95,7 @@ DISORDERS: Final = {
     "hangs": Disorder(FakeTelegram.hang),
     "is slow": Disorder(partial(FakeTelegram.slow, method="", seconds=0.3)),
     "sends updates five times": Disorder(FakeTelegram.repeat_updates),
-    "sends updates out of order": Disorder(FakeTelegram.reverse_updates),
+    "sends updates out of order": Disorder(_reverse_while_away, FakeTelegram.back),
     "sends garbage": Disorder(_send_garbage),
     "sends a 20 MB file": Disorder(lambda _: None, file=BIG),
 }
