@@ -52,6 +52,7 @@ __all__ = ["Receiver"]
 log = logging.getLogger(__name__)
 
 _NAME_CHARS_MAX: Final = 100
+_CHATS_MAX: Final = 10_000
 _PAIR_TEXT: Final = """This is a private Tenax. To let you in, its owner enters this code under Settings, Chat apps:
 
 **{code}**
@@ -241,6 +242,8 @@ class Receiver:
             await self._rows.put_chat(
                 self._account, chat.id, chat.thread, chat.title, is_group=chat.is_group
             )
+            if len(self._known_chats) >= _CHATS_MAX:
+                self._known_chats.clear()
             self._known_chats[key] = chat
 
     async def _observe(self, message: Received) -> None:
