@@ -198,7 +198,7 @@ class _Session:
             self._timing,
         )
         self._people = People(channel.account, rows, settings.allow)
-        self._files = IncomingFiles(channel, rows, transcribe)
+        self._files = IncomingFiles(channel, rows, transcribe, timing)
         self._receiver = Receiver(
             channel, rows, self._people, self._files, runtime_of, self.deliverer.wake
         )

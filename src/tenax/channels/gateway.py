@@ -13,10 +13,11 @@ from tenax.channels.base import Channel
 from tenax.channels.platforms import connect
 from tenax.channels.rows import AsyncChannelRows
 from tenax.config import Config
-from tenax.config.schema import ChannelSettings
+from tenax.config.schema import ChannelSettings, Speech
 from tenax.errors import NotAuthorized
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.journal import Journal
+from tenax.models.speech import Transcriber
 
 __all__ = ["Gateway"]
 
@@ -43,6 +44,7 @@ class Gateway:
         """By label."""
         self._logged: set[tuple[str, str, str]] = set()
         """The refused requests that are in the log already."""
+        self._speech = Speech()
 
     async def configure(self, config: Config) -> None:
         """Serve the accounts of these settings. An account with unchanged settings goes on."""
@@ -50,8 +52,13 @@ class Gateway:
             label
             for label, (account, _) in self._accounts.items()
             if config.channels.get(label) != account.settings
+            or config.speech != self._speech
         ]
+        self._speech = config.speech
         await self._stop(changed)
+        transcribe = (
+            Transcriber(config.speech).transcribe if config.speech.url else None
+        )
         for label, settings in config.channels.items():
             if label not in self._accounts:
                 account = Account(
@@ -60,7 +67,7 @@ class Gateway:
                     self._journal,
                     self.rows,
                     self._runtime_of,
-                    None,
+                    transcribe,
                     config.timing,
                 )
                 task = asyncio.create_task(account.run(), name=f"channel {label}")

@@ -35,6 +35,7 @@ from tenax.config.schema import (
     RuleSettings,
     Search,
     Serve,
+    Speech,
 )
 from tenax.config.secret import Secret, hide_password
 from tenax.errors import ConfigError
@@ -105,6 +106,7 @@ class Config:
     # The folder of `backup`, as an absolute path.
     backup_folder: Path = Path()
     search: Search = field(default_factory=Search)
+    speech: Speech = field(default_factory=Speech)
     memory: Memory = field(default_factory=Memory)
     mcp: Mapping[str, McpSettings] = field(default_factory=dict)
     channels: Mapping[str, ChannelSettings] = field(default_factory=dict)
@@ -179,6 +181,7 @@ def _resolve(
             settings.backup.folder or "backups", env, directories.data
         ),
         search=_check_search(settings.search, file),
+        speech=_check_speech(settings.speech, file),
         memory=replace(
             settings.memory, providers=tuple(dict.fromkeys(settings.memory.providers))
         ),
@@ -555,6 +558,12 @@ def _check_search(search: Search, file: Path) -> Search:
             f"[search] in {file} names {', '.join(services)}; choose one of them."
         )
     return search
+
+
+def _check_speech(speech: Speech, file: Path) -> Speech:
+    if speech.url:
+        check_url(speech.url, f"speech.url in {file}")
+    return speech
 
 
 def _log_level(env: Mapping[str, str]) -> str:

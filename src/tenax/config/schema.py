@@ -51,6 +51,7 @@ Effort = Literal["low", "medium", "high"]
 Names = tuple[str, ...]
 Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Dollars = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Host = Annotated[str, Meta(pattern=_HOST_PATTERN)]
@@ -222,6 +223,27 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
     ] = ()
 
 
+class Speech(Settings, frozen=True, kw_only=True):
+    """[speech]: a service that turns voice notes into text. Without one no sound is sent anywhere."""
+
+    url: Annotated[
+        HttpAddress | None,
+        _about(
+            "The base URL of a service with OpenAI's /audio/transcriptions, usually including /v1.",
+            shape="an address that begins with http:// or https://",
+        ),
+    ] = None
+    key: Annotated[
+        Secret | None,
+        _about('Where the key of the service is: "env:NAME" or "secret:NAME".'),
+    ] = None
+    model: Annotated[Text, _about("The service's name for its model.")] = "whisper-1"
+    timeout_seconds: Annotated[
+        Seconds,
+        _about("How long the service may take for a voice note, in seconds."),
+    ] = 60.0
+
+
 class RuleSettings(Settings, frozen=True, kw_only=True):
     """[[rules]]: what tools may do without asking, and what they may never do."""
 
@@ -387,6 +409,7 @@ class FileSettings(Settings, frozen=True, kw_only=True):
     store: Store = Store()
     tools: Tools = Tools()
     search: Search = Search()
+    speech: Speech = Speech()
     budget: Budget = Budget()
     backup: Backup = Backup()
     serve: Serve = Serve()
@@ -443,6 +466,7 @@ def list_settings() -> Iterator[tuple[str, Setting]]:
         "store.": Store,
         "tools.": Tools,
         "search.": Search,
+        "speech.": Speech,
         "budget.": Budget,
         "backup.": Backup,
         "serve.": Serve,

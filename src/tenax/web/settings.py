@@ -23,6 +23,7 @@ from tenax.config.schema import (
     Serve,
     Setting,
     Settings,
+    Speech,
     Tools,
     settings_of,
 )
@@ -40,6 +41,7 @@ _SECTIONS: Final[Mapping[str, tuple[type[Settings], frozenset[str]]]] = {
     "backup": (Backup, frozenset({"folder", "every", "keep"})),
     "budget": (Budget, frozenset({"day", "conversation"})),
     "search": (Search, frozenset({"searxng", "brave", "tavily"})),
+    "speech": (Speech, frozenset({"url", "key", "model", "timeout_seconds"})),
     "tools": (Tools, frozenset({"folder"})),
     "serve": (Serve, frozenset({"sign_in_days"})),
 }

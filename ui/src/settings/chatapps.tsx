@@ -12,6 +12,7 @@ import { t, type TextKey, tx } from "../text";
 import { shortTime, visible } from "../words";
 import { RemoveButton } from "./entries";
 import { Refusal, useSave } from "./fields";
+import { Setting } from "./values";
 import { AddWebhook, HookAddress } from "./webhooks";
 
 type State = "off" | "starting" | "connected" | "deaf" | "away" | "refused" | "elsewhere" | "broken";
@@ -68,6 +69,13 @@ export function ChatApps() {
     </section>
     <FailedMessages failed={failed} change={change} />
     <People people={people} botOf={botOf} change={change} />
+    <details class="fold">
+      <summary>{t("chats.voice")}</summary>
+      <Setting name="speech.url" />
+      <Setting name="speech.model" />
+      <Setting name="speech.key" />
+      <Setting name="speech.timeout_seconds" />
+    </details>
   </>;
 }
 

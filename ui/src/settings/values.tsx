@@ -22,8 +22,9 @@ export interface Answer { settings: Value[]; file: string; /** The folder with t
 /** The parameters of a model. */
 export const PARAMETERS = ["effort", "temperature", "max_tokens", "context", "price_input", "price_output", "sees", "key"] as const;
 type SettingName =
-  | "backup.every" | "backup.folder" | "backup.keep" | "budget.conversation" | "budget.day" | "context_files" | "memory.providers" | "memory.review" | "resume" | "search.brave" | "search.searxng"
-  | "search.tavily" | "serve.sign_in_days" | "tools.folder" | `model.${(typeof PARAMETERS)[number]}`;
+  | "backup.every" | "backup.folder" | "backup.keep" | "budget.conversation" | "budget.day" | "context_files" | "memory.providers" | "memory.review"
+  | "resume" | "search.brave" | "search.searxng" | "search.tavily" | "serve.sign_in_days" | "speech.key" | "speech.model" | "speech.timeout_seconds"
+  | "speech.url" | "tools.folder" | `model.${(typeof PARAMETERS)[number]}`;
 /** The words for the choices. A value of a newer server is shown as it is. */
 const CHOICES: Record<string, TextKey> = {
   auto: "setting.resume.auto", ask: "setting.resume.ask", low: "setting.model.effort.low", medium: "setting.model.effort.medium",
