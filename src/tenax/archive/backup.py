@@ -1,7 +1,7 @@
-"""Write a backup of one moment of a store.
+"""Write a backup of a store at a point in time.
 
 A backup reads the store in a single read transaction, so writers do not wait. With an earlier backup in the folder,
-only new events are read: a conversation whose last digest is known has its earlier segments already.
+only new events are read: the last digest of a conversation shows that the earlier segments are complete.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 
 class About(NamedTuple):
-    """What a manifest says about the backup."""
+    """The description of a backup for the manifest."""
 
     created_at: str
     tenax: str
@@ -60,7 +60,7 @@ def write_backup(
     about: About,
     progress: Progress | None = None,
 ) -> Written:
-    """Write the objects of a backup, and return its manifest. `BackupFolder.commit` stores the manifest."""
+    """Write the objects of a backup, and return the manifest. `BackupFolder.commit` stores the manifest."""
     writer = _Backup(snapshot, folder, previous, progress)
     conversations = tuple(writer.write_conversations())
     tables = {
@@ -170,7 +170,7 @@ class _Backup:
     def _usable(
         self, num: int, listed: dict[str, Any], facts: int
     ) -> Conversation | None:
-        """Return the conversation of the earlier backup, if the store still has all its events and the objects exist."""
+        """Return the conversation of the earlier backup, if the store still has the events and the objects exist."""
         earlier = self._earlier.get(num)
         if (
             earlier is None
@@ -191,7 +191,7 @@ class _Backup:
     def _write_segments(
         self, num: int, after: int, *, refuse_erasure: bool = False
     ) -> list[str] | None:
-        """Write the events after a seq. Return `None` if `refuse_erasure` and the events erase earlier ones."""
+        """Write the events after a seq. With `refuse_erasure`, return `None` if an event erases earlier events."""
         low, high = bounds(num)
         kind = self._event_columns.index("kind")
         writer = RowsWriter(self._folder)
@@ -203,7 +203,7 @@ class _Backup:
         return writer.objects
 
     def deleted(self, conversations: tuple[Conversation, ...]) -> int:
-        """Return the number of conversations that only the earlier backup has."""
+        """Return the number of conversations missing since the earlier backup."""
         return len(self._earlier.keys() - {one.num for one in conversations})
 
     # -- the other tables ------------------------------------------------------------------
@@ -218,7 +218,7 @@ class _Backup:
         return tuple(writer.objects)
 
     def write_blobs(self) -> tuple[str, ...]:
-        """Write the content of all attachments. Return their names."""
+        """Write the content of the attachments. Return the names."""
         columns = self._snapshot.columns("blobs")
         owner_at, hash_at = columns.index("owner"), columns.index("hash")
         owners: dict[str, str] = {}
@@ -260,7 +260,7 @@ class _Stream:
         return key >> SEQ_BITS if self._is_place else key
 
     def take(self, num: int) -> Iterator[Row]:
-        """Yield the rows of a conversation, and of deleted conversations before it."""
+        """Yield the rows up to a conversation, including rows of deleted conversations."""
         while (found := self.next_num()) is not None and found <= num:
             row = self._next
             assert row is not None

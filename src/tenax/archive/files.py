@@ -1,4 +1,4 @@
-"""The files beside the store that a backup holds: settings, the spool, changes of files to revert, skills and plugins.
+"""The files of a backup beside the store: settings, the spool, changes of files to revert, skills and plugins.
 
 The file of the settings comes without `store.url`, because the address may have a password and belongs to one machine.
 Secrets come only if asked for, encrypted with a passphrase in the format of the program age.
@@ -34,7 +34,7 @@ _MODE_BITS: Final = 0o777
 def collect_files(
     config: Config, folder: BackupFolder, passphrase: str | None
 ) -> tuple[File, ...]:
-    """Store the files in a backup folder. A file that disappears meanwhile is left out."""
+    """Store the files in a backup folder. A file may disappear meanwhile."""
     found = list(_collect(config, folder))
     if passphrase is not None:
         secrets = _secrets_file(config)
@@ -96,7 +96,7 @@ def _without_store(text: str) -> str:
 def put_files(
     config: Config, folder: BackupFolder, manifest: Manifest, passphrase: str | None
 ) -> list[str]:
-    """Write the files of a backup to their places. Return the files that exist already, which are left as they are."""
+    """Write the files of a backup. Return the existing files; such files are not changed."""
     left = []
     for file in manifest.files:
         path = _place(config, file.path)

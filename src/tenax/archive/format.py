@@ -1,15 +1,15 @@
 """The files of a backup folder.
 
-    DIR/backups/2026-11-19T174005Z.json    a backup: a manifest that names objects
-    DIR/objects/3f/3f9a...                 an object, named by the SHA-256 of its content
+    DIR/backups/2026-11-19T174005Z.json    a backup: a manifest with the names of objects
+    DIR/objects/3f/3f9a...                 an object, named by the SHA-256 of the content
 
-A manifest lists everything that the backup consists of. Backups share objects, so a further backup writes only what is
-new, and any backup can be deleted. An object is either bytes as they are (an attachment, a file), or rows. Rows are
-compressed JSON lines: a line with the table and its columns, and then a line for each row. Bytes in a row are
-`{"utf8": TEXT}`, or `{"hex": DIGITS}` if they are not UTF-8.
+A manifest lists the whole content of a backup. Backups share objects: a further backup writes new objects only, and the
+deletion of a backup does not harm the others. An object is a file, an attachment, or rows. Rows are compressed JSON
+lines: a line with the table and the columns, and then a line for a row. Bytes in a row are `{"utf8": TEXT}`, or
+`{"hex": DIGITS}` for bytes in another encoding.
 
 The events of a conversation are in segments. The next backup adds a segment with the new events. After an erasure the
-next backup writes all segments of the conversation anew, so it has no erased text.
+next backup writes the segments of the conversation anew, without the erased text.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Rows = tuple[str, tuple[str, ...], list[Row]]
 
 
 class DamagedBackup(StoreDamaged):
-    """An object of a backup is missing or is not what its name says."""
+    """An object of a backup is missing or damaged."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(
@@ -65,7 +65,7 @@ class DamagedBackup(StoreDamaged):
 
 
 class Conversation(msgspec.Struct, frozen=True, array_like=True):
-    """A conversation in a backup. `digest` is the digest of the event `facts`, and proves all events before it."""
+    """A conversation in a backup. `digest` is the digest of the event `facts`, and proves the events up to there."""
 
     num: int
     owner: str
@@ -111,7 +111,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The SHA-256 of the manifest as JSON with an empty `root`. It proves the manifest, and so all objects."""
 
     def sealed(self) -> Manifest:
-        """Return the manifest with its root hash."""
+        """Return the manifest with the root hash."""
         return msgspec.structs.replace(self, root=self._hash())
 
     def is_sealed(self) -> bool:
@@ -122,7 +122,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(plain).hexdigest()
 
     def objects(self) -> set[str]:
-        """Return the names of all objects of the backup."""
+        """Return the names of the objects of the backup."""
         found = {name for one in self.conversations for name in one.segments}
         found.update(self.states, self.blobs, *self.tables.values())
         found.update(file.object for file in self.files)
@@ -141,7 +141,7 @@ class BackupFolder:
         self._touched: set[Path] = set()
 
     def create(self) -> None:
-        """Create the folder for this user alone. Raises `InvalidInput` for a folder with other files."""
+        """Create the folder, private to the user. Raises `InvalidInput` for a folder with foreign files."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             known = {"backups", "objects", "scratch", "lock"}
@@ -175,7 +175,7 @@ class BackupFolder:
         return name
 
     def write_bytes(self, pieces: Iterable[bytes]) -> str:
-        """Store bytes as they are. Return the name of the object."""
+        """Store bytes without a change. Return the name of the object."""
         digest = hashlib.sha256()
         scratch = self._objects / f".writing-{os.getpid()}"
         with self._explained():
@@ -219,7 +219,7 @@ class BackupFolder:
         return data
 
     def forget(self, name: str) -> None:
-        """Delete an object, so that the next backup writes it anew."""
+        """Delete an object. The next backup writes the object anew."""
         self._file(name).unlink(missing_ok=True)
 
     def _file(self, name: str) -> Path:
@@ -305,14 +305,14 @@ class BackupFolder:
         return manifest
 
     def latest(self) -> Manifest | None:
-        """Return the newest backup that can be read."""
+        """Return the newest readable backup."""
         for name in reversed(self.names()):
             with contextlib.suppress(StoreDamaged, InvalidInput):
                 return self.read(name)
         return None
 
     def commit(self, manifest: Manifest) -> str:
-        """Store a backup, after all its objects are on disk. Return its name."""
+        """Store a backup with complete objects. Return the name of the backup."""
         with self._explained():
             for folder in self._touched:
                 sync_directory(folder)
@@ -350,7 +350,7 @@ class BackupFolder:
 
 
 class RowsWriter:
-    """Collects rows, and stores them as objects."""
+    """Collects rows for objects."""
 
     def __init__(self, folder: BackupFolder) -> None:
         self._folder = folder
@@ -368,7 +368,7 @@ class RowsWriter:
             self.cut()
 
     def cut(self) -> None:
-        """End the object. The next row begins another one."""
+        """End the object. The next row begins a new object."""
         if self._lines:
             data = b"\n".join([*self._lines, b""])
             self.objects.append(self._folder.write_rows(data))

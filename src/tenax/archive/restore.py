@@ -1,4 +1,4 @@
-"""Fill a new store from a backup, and prove that it is the same."""
+"""Fill a new store from a backup, and prove the equality."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _chunks(folder: BackupFolder, owner: str, blob: str) -> Iterator[Row]:
 
 
 def settle_deliveries(filler: Filler, manifest: Manifest) -> None:
-    """Deliver nothing again: what was under way is uncertain, and every chat continues after the last event."""
+    """Deliver nothing again: an unfinished delivery is uncertain, and every chat continues after the last event."""
     if "deliveries" not in manifest.tables:
         return
     why = "'The store was restored from a backup.'"
@@ -99,7 +99,7 @@ def prove(
     expected: Iterator[Conversation],
     snapshot: Snapshot,
 ) -> int:
-    """Verify a filled store, and compare its conversations. Return the number of events. Raises `StoreDamaged`."""
+    """Verify a filled store, and compare the conversations. Return the number of events. Raises `StoreDamaged`."""
     report = verify(journal)
     if not report.ok:
         raise StoreDamaged(
@@ -111,7 +111,7 @@ def prove(
 
 
 def compare(expected: Iterator[Conversation], found: Iterator[Conversation]) -> None:
-    """Raises `StoreDamaged` if a conversation is missing, is new, or has another digest."""
+    """Raises `StoreDamaged` if a conversation is missing, is new, or has a different digest."""
     wanted = {one.num: _identity(one) for one in expected}
     for one in found:
         if wanted.pop(one.num, None) != _identity(one):

@@ -1,7 +1,7 @@
-"""Backups that a running server makes by itself.
+"""The backups of a running server.
 
-The backup is a process of its own, so that the work does not slow the server. A lease keeps the hosts of a store from
-making backups at the same time.
+A backup runs in a separate process and does not slow the server. A lease keeps the hosts of a store from making
+backups at the same time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class BackupSchedule:
         self._task = asyncio.create_task(self._run(), name="backups")
 
     async def close(self) -> None:
-        """Stop. The next backup removes what a stopped one has left."""
+        """Stop. The next backup removes the files of a stopped backup."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -35,7 +35,7 @@ _LOCK_SECONDS: Final = 5.0
 
 
 class Backup(NamedTuple):
-    """A backup that was written and tested."""
+    """A tested backup."""
 
     name: str
     conversations: int
@@ -53,7 +53,7 @@ class Backup(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A store that was restored."""
+    """A restored store."""
 
     name: str
     conversations: int
@@ -64,7 +64,7 @@ class Restored(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A store that was moved."""
+    """A moved store."""
 
     conversations: int
     events: int
@@ -83,7 +83,7 @@ def back_up(
     report: Report | None = None,
     clock: Clock | None = None,
 ) -> Backup:
-    """Write a backup, restore it in a scratch place, and verify it. Then delete all but the `keep` newest backups."""
+    """Write a backup, and test the backup in a scratch place. Then delete older backups than the `keep` newest."""
     if not exists(config.store_url):
         raise NoSuchConversation("There is no store to back up yet.")
     clock = clock or SystemClock()
@@ -134,7 +134,7 @@ def _back_up(
 def _test(
     folder: BackupFolder, manifest: Manifest, report: Report | None, clock: Clock
 ) -> int:
-    """Restore a backup in a scratch place and verify it. Return the number of events. Raises `StoreDamaged`."""
+    """Restore and verify a backup in a scratch place. Return the number of events. Raises `StoreDamaged`."""
     scratch = folder.path / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700)
@@ -229,7 +229,7 @@ def _fill(
     *,
     settle: bool = False,
 ) -> int:
-    """Fill a new store and verify it. Return the number of events."""
+    """Fill and verify a new store. Return the number of events."""
     filler = store.begin(manifest.schema, clock)
     with contextlib.closing(filler):
         fill(filler, folder, manifest, progress)
