@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from bench import (
     appending,
+    backing,
     calling,
     chats,
     costs,
@@ -41,6 +42,7 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "waking": ("First words and restarts", waking.waking),
     "web": ("The page", web.web),
     "chats": ("Chat apps", chats.chats),
+    "backups": ("Backups", backing.backups),
     "bytes": ("Bytes stored for each byte of text", storage.bytes_stored),
     "import": ("Time to import", storage.import_time),
     "start": ("Start of the command", starting.starting),
