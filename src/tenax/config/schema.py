@@ -44,7 +44,7 @@ PORT_MAX: Final = 65_535
 _HOST_PATTERN: Final = r"\A[0-9A-Za-z.:_-]+\Z"
 
 Api = Literal["openai", "anthropic", "practice", "script"]
-Platform = Literal["telegram"]
+Platform = Literal["telegram", "discord"]
 Resume = Literal["auto", "ask"]
 Effort = Literal["low", "medium", "high"]
 Names = tuple[str, ...]
@@ -208,7 +208,7 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
     url: Annotated[
         HttpAddress | None,
         _about(
-            "The address of a Bot API server of your own. Default: Telegram's server.",
+            "The address of a server of your own. Default: the platform's server.",
             shape="an address that begins with http:// or https://",
         ),
     ] = None
