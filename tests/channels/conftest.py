@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.discord import FakeDiscord
 from tests.support.telegram import FakeTelegram
 
 
@@ -15,3 +16,11 @@ def telegram() -> Iterator[FakeTelegram]:
     with FakeTelegram() as telegram:
         telegram.unlimit_rates()
         yield telegram
+
+
+@pytest.fixture
+def discord() -> Iterator[FakeDiscord]:
+    """A fake Discord without limits on the number of messages."""
+    with FakeDiscord() as discord:
+        discord.unlimit_rates()
+        yield discord

@@ -64,8 +64,8 @@ _LABEL_CHARS_MAX: Final = 80
 _BUTTONS_IN_ROW_MAX: Final = 5
 _PAGE: Final = 100
 """The messages in an answer to a question for old messages."""
-_DIRECT_MAX: Final = 200
-"""The private chats that are read after an outage: those with the latest messages."""
+_CHATS_MAX: Final = 200
+"""The chats that are always read after an outage: those with the latest messages."""
 _OVERLAP_MS: Final = 5_000
 """The clocks of Discord's servers differ, so an id may be lower than one that came before."""
 _SNOWFLAKE_TIME: Final = 22
@@ -115,14 +115,16 @@ def connect(settings: ChannelSettings) -> DiscordChannel:
 
 
 class _Place(msgspec.Struct):
-    """The cursor: everything up to an id is stored, and these are the private chats.
+    """The cursor: everything up to an id is stored, and these are the chats to read after an outage.
 
     A single id is enough for all chats, because ids grow with time and the cursor moves only after all chats were read.
-    Discord lists the channels of servers, but not the private chats of a bot. So their ids are kept here.
+    Discord lists the channels of servers with their last messages, but not the private chats of a bot. So the chats in which
+    somebody talks to the bot are kept here, those with the latest messages.
     """
 
     since: int = 0
-    direct: list[str] = []
+    chats: dict[str, str] = {}
+    """By id, the server of the chat, or "" for a private chat. The latest chat is the last one."""
 
     @classmethod
     def read(cls, cursor: str) -> _Place:
@@ -137,14 +139,12 @@ class _Place(msgspec.Struct):
     def write(self) -> str:
         return msgspec.json.encode(self).decode()
 
-    def note_direct(self, chat: str) -> None:
-        """Put a private chat at the end of the list, and forget the first one of a long list."""
-        if self.direct[-1:] == [chat]:
-            return
-        if chat in self.direct:
-            self.direct.remove(chat)
-        self.direct.append(chat)
-        del self.direct[:-_DIRECT_MAX]
+    def note_chat(self, chat: str, guild: str) -> None:
+        """Put a chat at the end of the list, and forget the first one of a long list."""
+        self.chats.pop(chat, None)
+        self.chats[chat] = guild
+        if len(self.chats) > _CHATS_MAX:
+            del self.chats[next(iter(self.chats))]
 
     def read_after(self) -> int:
         """Return the id after which the chats are read."""
@@ -236,11 +236,11 @@ class DiscordChannel:
             return
         after = place.read_after()
         found = place.since
-        chats = [(chat, "") for chat in place.direct]
-        chats += [
-            (channel.id, channel.guild) for channel in channels if channel.last > after
-        ]
-        for chat, guild in chats:
+        chats = dict(place.chats)
+        for channel in channels:
+            if channel.last > after:
+                chats[channel.id] = channel.guild
+        for chat, guild in chats.items():
             async for page in self._read_chat(chat, after):
                 updates = reader.read_old(page, guild)
                 found = max([found, *(_to_number(item["id"]) for item in page)])
@@ -520,20 +520,22 @@ class _Reader:
         updates: list[Update] = []
         for event in events:
             try:
-                updates += self._read_event(event)
-                self._move(event, place)
+                found = self._read_event(event)
+                updates += found
+                self._move(event, found, place)
             except _WRONG_SHAPE as error:
                 # The text of the error may quote the message.
                 reason = type(error).__name__
                 log.warning("Cannot read an event %s: %s.", event.name, reason)
         return tuple(updates)
 
-    def _move(self, event: Happening, place: _Place) -> None:
+    def _move(self, event: Happening, updates: Sequence[Update], place: _Place) -> None:
         if event.name != "MESSAGE_CREATE":
             return
         place.since = max(place.since, _to_number(event.data["id"]))
-        if not _is_group(event.data):
-            place.note_direct(str(_to_number(event.data["channel_id"])))
+        for update in updates:
+            if isinstance(update, Received) and update.is_addressed:
+                place.note_chat(update.chat.id, str(event.data.get("guild_id") or ""))
 
     def read_old(
         self, messages: Sequence[dict[str, Any]], guild: str

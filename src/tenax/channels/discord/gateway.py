@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple, Self
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-import discord
-from discord.gateway import DiscordWebSocket
-from discord.http import Route as LibraryRoute
 from yarl import URL
 
 from tenax.channels.discord.rest import Rest, Route
 from tenax.errors import ChannelAway, ChannelError, FloodWait, NotAuthorized
 from tenax.models.http import is_loopback, trusted
 from tenax.text import describe_error
+
+with warnings.catch_warnings():
+    # The part for voice, which Tenax does not use, imports a module that Python will remove.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import discord
+    from discord.gateway import DiscordWebSocket
+    from discord.http import Route as LibraryRoute
 
 __all__ = ["Gateway", "Happening", "ServerChannel", "check_intent"]
 
@@ -230,6 +235,9 @@ class _Client(discord.Client):
             connector=aiohttp.TCPConnector(ssl=trusted()),
             proxy=_find_proxy(rest.base_url),
         )
+        for name in _EVENTS:
+            # The events are read by the channel. In the library, an event of an unknown form would end the connection.
+            del self._connection.parsers[name]
         self.address = DiscordWebSocket.DEFAULT_GATEWAY
         self._rest = rest
         self._put = put
