@@ -238,10 +238,7 @@ async def test_a_refused_token_and_a_missing_intent_are_told(
         world.say("Before")
         await world.said("Yes.")
         fault = discord.fail("getMe", 401, times=None)
-        discord.end_sessions()
         discord.cut_socket(4004)
-        discord.away()
-        discord.back()
         await world.until(lambda: _state(world) == "refused")
         discord.may_read_content = False
         fault.release()
