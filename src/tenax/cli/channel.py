@@ -229,7 +229,7 @@ def _to_json(account: AccountState, now: int) -> dict[str, Any]:
 @click.option(
     "--url",
     metavar="URL",
-    help="The address of a Bot API server of your own. Default: Telegram's server.",
+    help="The address of a server of your own. Default: the chat app's server.",
 )
 @pass_config
 def add(
