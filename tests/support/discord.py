@@ -365,6 +365,8 @@ class FakeDiscord:
         self.answers_heartbeats = True
         self.signs: list[str] = []
         """IDENTIFY, RESUME and INVALID_SESSION, in their order."""
+        self.sockets_max = 0
+        """The largest number of sessions that had a connection at the same time."""
         self.typing: list[int] = []
         self.tap_answers: dict[int, str] = {}
         """By interaction, the text that the person sees."""
@@ -986,6 +988,7 @@ class FakeDiscord:
         begin = self._identify if payload["op"] == 2 else self._resume
         with self._changing():
             code = begin(connection, payload["d"])
+            self.sockets_max = max(self.sockets_max, self.sockets)
         if code:
             await connection.socket.close(code=code)
 

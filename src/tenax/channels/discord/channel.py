@@ -654,7 +654,10 @@ class _Reader:
 
     def _read_words(self, message: dict[str, Any]) -> str:
         """Return the text as a person reads it, without the mentions of the bot."""
-        names = {user["id"]: _read_person(user).name for user in message["mentions"]}
+        names = {
+            user["id"]: _read_person(user).name
+            for user in message.get("mentions") or ()
+        }
         names.pop(self._bot, None)
         text = str(message["content"])
         role = self._role(message)
@@ -676,7 +679,7 @@ class _Reader:
 
     def _is_addressed(self, message: dict[str, Any]) -> bool:
         """Return whether a message in a server is for the bot."""
-        if any(user["id"] == self._bot for user in message["mentions"]):
+        if any(user["id"] == self._bot for user in message.get("mentions") or ()):
             return True
         role = self._role(message)
         if role and role in (message.get("mention_roles") or ()):

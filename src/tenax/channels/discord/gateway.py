@@ -178,7 +178,15 @@ class Gateway:
             TimeoutError,
         ) as error:
             reason = describe_error(error)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):
             # The library does not check what it reads, and the text of the error may quote a message.
             reason = "an event has an unknown form"
         else:
