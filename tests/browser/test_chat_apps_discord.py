@@ -12,6 +12,7 @@ def test_the_steps_of_discord_are_shown_and_a_wrong_token_is_refused(
     """Discord is one of the chat apps to choose from, and nothing is saved without a valid token."""
     served = serve("Yes.")
     tab = window.enter(served)
+    window.expects("/api/channels")
     tab.page.goto(f"{served.url}/settings/chats")
     tab.page.get_by_role("radio", name="Discord").check()
     steps = tab.page.locator(".steps")
