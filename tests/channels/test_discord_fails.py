@@ -268,3 +268,20 @@ async def test_a_slow_platform_does_not_slow_the_page(
                 await world.runtime.finished(name, asked.seq)
         fault.release()
         await discord.wait(lambda: len(world.chat()) == 7)
+
+
+async def test_a_flood_wait_that_outlasts_the_key_marks_the_message(
+    discord: FakeDiscord, tmp_path: Path
+) -> None:
+    """Whether a repetition is recognised counts at the time of the send, not before the wait."""
+    discord.nonce_seconds = 3.0
+    async with DiscordWorld(
+        discord, "sqlite", tmp_path, [Reply("Yes.")], key_seconds=3.0
+    ) as world:
+        discord.on(
+            "createMessage", lambda _: discord.flood("createMessage", 6.0), "after"
+        )
+        discord.drop_after("createMessage")
+        world.say("Hello")
+        await world.said("Yes.", f"{MARK} Yes.")
+        assert world.rows.counts(world.account)["repeated"] == 1
