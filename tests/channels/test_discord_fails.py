@@ -94,7 +94,7 @@ async def test_a_session_that_cannot_be_resumed(
         assert discord.signs == ["IDENTIFY", "RESUME", "INVALID_SESSION", "IDENTIFY"]
 
 
-async def test_a_socket_that_hangs_is_noticed(
+async def test_a_quiet_socket_stays_connected(
     discord: FakeDiscord, tmp_path: Path
 ) -> None:
     """While heartbeats are answered the account is connected, although nobody writes."""

@@ -204,7 +204,7 @@ class DiscordChannel:
         # Events that come while the chats may have more.
         held: list[Happening] = []
         is_whole = False
-        async with Gateway(self._token, self._rest) as gateway:
+        async with Gateway(self._token, self._bot, self._rest) as gateway:
             reader = _Reader(self._bot, gateway.title_of, gateway.role_of)
             while True:
                 events: list[Happening] = []

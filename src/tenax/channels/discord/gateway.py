@@ -94,8 +94,9 @@ def check_intent(flags: object) -> None:
 class Gateway:
     """A connection to Discord. `async with` opens and closes it."""
 
-    def __init__(self, token: str, rest: Rest) -> None:
+    def __init__(self, token: str, bot: str, rest: Rest) -> None:
         self._token = token
+        self._bot = int(bot)
         self._rest = rest
         self._waiting: asyncio.Queue[Happening] = asyncio.Queue()
         self._client = _Client(rest, self._put)
@@ -135,8 +136,7 @@ class Gateway:
                 *guild.threads,
             ]
             for channel in channels:
-                allowed = channel.permissions_for(guild.me)
-                if allowed.read_messages and allowed.read_message_history:
+                if _may_read(channel, guild.get_member(self._bot)):
                     last = channel.last_message_id or 0
                     yield ServerChannel(str(channel.id), str(guild.id), last)
 
@@ -205,6 +205,17 @@ class Gateway:
             )
             happening = Happening("ended", data=ChannelAway(reason))
         self._waiting.put_nowait(happening)
+
+
+def _may_read(channel: Any, bot: discord.Member | None) -> bool:  # noqa: ANN401  (four classes of the library)
+    """Return whether the bot may read old messages. Where the library does not know, Discord refuses the request."""
+    if bot is None:
+        return True
+    try:
+        allowed = channel.permissions_for(bot)
+    except discord.ClientException:
+        return True
+    return bool(allowed.read_messages and allowed.read_message_history)
 
 
 async def _find_address(rest: Rest) -> URL:
