@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,21 +10,19 @@ import msgspec
 
 from tenax.channels.base import Channel
 from tenax.channels.discord.channel import DiscordChannel
-from tenax.channels.gateway import Gateway
-from tenax.channels.rows import ChannelRows
+from tenax.config import Config
 from tenax.config.schema import ChannelSettings
 from tenax.config.secret import Secret
 from tenax.journal import LOCAL_USER
 from tenax.models.scripted import Reply
-from tenax.runtime.runtime import open_store
-from tests.support.chats import FAST, ChatWorld
+from tests.support.chats import FAST, GatewayWorld
 from tests.support.discord import ADA, FakeDiscord, Person
 from tests.support.runs import SECONDS
 
 __all__ = ["DiscordWorld"]
 
 
-class DiscordWorld(ChatWorld):
+class DiscordWorld(GatewayWorld):
     """A gateway that serves an account of a fake Discord. `async with` starts and stops it.
 
     Ada is the owner of Tenax, unless `pair` is false.
@@ -37,33 +34,35 @@ class DiscordWorld(ChatWorld):
         url: str,
         home: Path,
         replies: Sequence[Reply] = (),
-        **more: Any,
+        *,
+        pair: bool = True,
+        allow: Sequence[str] = (),
+        config: Config | None = None,
+        **pauses: float,
     ) -> None:
-        # A fake of either platform has a token, an address and the id of its bot.
-        super().__init__(discord, url, home, replies, **more)  # type: ignore[arg-type]
-        self.discord = discord
-        self.account = f"discord:{discord.bot_id}"
         settings = ChannelSettings(
             label="discord",
             platform="discord",
             token=Secret(discord.token, "a test"),
             url=discord.url,
-            allow=tuple(more.get("allow", ())),
+            allow=tuple(allow),
         )
-        self.config = replace(self.config, channels={"discord": settings})
+        account = f"discord:{discord.bot_id}"
+        super().__init__(settings, account, url, home, replies, config)
+        self.discord = discord
+        self._pair = pair
+        self._pauses = pauses
 
     async def __aenter__(self) -> Self:
-        self.journal = open_store(self.config)
-        self.rows = ChannelRows(self.journal)
-        if self._pair:
-            self.rows.add_person(self.account, str(ADA.id), LOCAL_USER, "Ada")
-        self.gateway = Gateway(self.journal, self.runtime_of, connect=self._connect)
-        await self.runtime_of(LOCAL_USER)
-        await self.gateway.configure(self.config)
+        await super().__aenter__()
         await self.connected()
         return self
 
-    def _connect(self, settings: ChannelSettings) -> Channel:
+    def prepare(self) -> None:
+        if self._pair:
+            self.rows.add_person(self.account, str(ADA.id), LOCAL_USER, "Ada")
+
+    def connect(self, settings: ChannelSettings) -> Channel:
         """Return a channel without pauses between messages."""
         assert settings.token is not None
         channel = DiscordChannel(
@@ -86,5 +85,5 @@ class DiscordWorld(ChatWorld):
     async def said(self, *texts: str, chat: int | None = None) -> None:
         await self.discord.wait(lambda: self.chat(chat) == list(texts), seconds=SECONDS)
 
-    def say(self, text: str = "", sender: Person = ADA, **more: Any) -> int:  # type: ignore[override]
+    def say(self, text: str = "", sender: Person = ADA, **more: Any) -> int:
         return self.discord.say(text, sender=sender, **more)
