@@ -86,6 +86,10 @@ class ChatWorld:
         self.account = f"telegram:{telegram.bot_id}"
         found = with_timing(config or config_of(url, home), channel_retry_seconds=0.02)
         self.config = replace(found, channels={"telegram": settings})
+        self._prepare(replies, pair=pair, **pauses)
+
+    def _prepare(self, replies: Sequence[Reply], *, pair: bool, **pauses: float) -> None:
+        """Set what a world of every chat app has."""
         self.replies = list(replies)
         self.runtimes: dict[str, Runtime] = {}
         self._pair = pair

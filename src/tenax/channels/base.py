@@ -14,7 +14,7 @@ Sending: the caller stores the intent, calls `send`, and stores the id that `sen
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -26,6 +26,8 @@ __all__ = [
     "Choice",
     "Deleted",
     "Edited",
+    "Invited",
+    "Joins",
     "OutgoingFile",
     "Person",
     "Piece",
@@ -112,6 +114,15 @@ class Deleted(_Value, frozen=True, tag="delete"):
     message: str
 
 
+class Invited(_Value, frozen=True, tag="invitation"):
+    """A person has invited the bot. The platform gives no messages before the bot has joined (see `Joins`)."""
+
+    id: str
+    chat: Chat
+    """A chat that the person calls a private chat is no group here. The platform may not have checked that."""
+    sender: Person
+
+
 class Tapped(_Value, frozen=True, tag="tap"):
     """A person has used a button, or a reaction that stands for a button."""
 
@@ -126,7 +137,7 @@ class Tapped(_Value, frozen=True, tag="tap"):
     """What the platform needs for `answer_tap`."""
 
 
-Update = Received | Edited | Deleted | Tapped
+Update = Received | Edited | Deleted | Tapped | Invited
 
 
 class Batch(_Value, frozen=True):
@@ -261,3 +272,14 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """Close the connections. Never raises."""
+
+
+@runtime_checkable
+class Joins(Protocol):
+    """A channel on a platform where a bot has to accept invitations."""
+
+    async def join(self, invitation: Invited, *, is_known: bool) -> None:
+        """Accept an invitation. `is_known` is whether the person may talk: a stranger gets a private chat only.
+
+        Raises `ChannelAway`, `FloodWait` or `NotAuthorized`. The invitation comes again then.
+        """

@@ -34,6 +34,23 @@ class PlatformInfo(NamedTuple):
 
 
 PLATFORMS: Final[Mapping[Platform, PlatformInfo]] = {
+    "matrix": PlatformInfo(
+        name="Matrix",
+        module="matrix.channel",
+        steps="""\
+Tenax talks with an account of its own on a homeserver. To create one:
+
+  1. Open a Matrix program, such as Element, and sign out or use a private window.
+  2. Create an account for Tenax on your homeserver, or ask the administrator of the homeserver for one.
+  3. Have the address of the homeserver, the user id, such as @tenax:example.org, and the password ready.
+     The password is used once, to sign in, and is not stored. An access token does as well.
+""",
+        asks_for="Password or access token",
+        person=r"@[^:\s]+:\S+",
+        person_about="an id has the form @NAME:SERVER",
+        promise_in="exactly once",
+        promise_out="exactly once, if a retry follows within a day; later at least once, marked",
+    ),
     "telegram": PlatformInfo(
         name="Telegram",
         module="telegram.channel",
