@@ -88,7 +88,9 @@ class ChatWorld:
         self.config = replace(found, channels={"telegram": settings})
         self._prepare(replies, pair=pair, **pauses)
 
-    def _prepare(self, replies: Sequence[Reply], *, pair: bool, **pauses: float) -> None:
+    def _prepare(
+        self, replies: Sequence[Reply], *, pair: bool, **pauses: float
+    ) -> None:
         """Set what a world of every chat app has."""
         self.replies = list(replies)
         self.runtimes: dict[str, Runtime] = {}

@@ -396,9 +396,13 @@ class FakeMatrix:
         answer = _json({"errcode": code, "error": code, **more}, status)
         return self._add_fault(Fault(method, "before", lambda _: answer, times, room))
 
-    def flood(self, method: str, seconds: float, times: int | None = 1, *, room: str = "") -> Fault:
+    def flood(
+        self, method: str, seconds: float, times: int | None = 1, *, room: str = ""
+    ) -> Fault:
         wait = int(seconds * 1000)
-        return self.fail(method, 429, "M_LIMIT_EXCEEDED", times, room=room, retry_after_ms=wait)
+        return self.fail(
+            method, 429, "M_LIMIT_EXCEEDED", times, room=room, retry_after_ms=wait
+        )
 
     def garbage_reply(
         self, method: str, times: int | None = 1, when: When = "after"
@@ -453,9 +457,7 @@ class FakeMatrix:
         server.daemon_threads = True
         server.block_on_close = False
         self._server = server
-        threading.Thread(
-            target=server.serve_forever, args=(0.02,), daemon=True
-        ).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
 
     # -- waits -------------------------------------------------------------------------
 
@@ -475,7 +477,9 @@ class FakeMatrix:
     def describe(self, seconds: float) -> str:
         with self._changed:
             calls = [call.describe() for call in self.log[-_CALLS_SHOWN:]]
-        return "\n".join([f"Timed out after {seconds} seconds. The last requests:", *calls])
+        return "\n".join(
+            [f"Timed out after {seconds} seconds. The last requests:", *calls]
+        )
 
     # -- inside ------------------------------------------------------------------------
 
@@ -512,7 +516,11 @@ class FakeMatrix:
         self, room: _Room, user: str, membership: str, sender: str, **more: Any
     ) -> None:
         room.members[user] = membership
-        content = {"membership": membership, "displayname": self._names.get(user), **more}
+        content = {
+            "membership": membership,
+            "displayname": self._names.get(user),
+            **more,
+        }
         self._set_state(room, "m.room.member", user, content, sender)
 
     def _find(self, event_id: str) -> Json:
@@ -521,7 +529,7 @@ class FakeMatrix:
                 return event
         raise _RefusedError(404, "M_NOT_FOUND")
 
-    def serve(self, call: Call, body: bytes, is_authorised: bool) -> Answer:
+    def serve(self, call: Call, body: bytes, *, is_authorised: bool) -> Answer:
         """Answer a request."""
         with self._changed:
             self.log.append(call)
@@ -529,8 +537,7 @@ class FakeMatrix:
         try:
             answer = self._meet(call, "before")
             if answer is None:
-                if not is_authorised and call.method != "login":
-                    raise _RefusedError(401, "M_UNKNOWN_TOKEN")
+                self._check_token(call, is_authorised=is_authorised)
                 answer = self._act(call, body)
                 answer = self._meet(call, "after") or answer
         except _RefusedError as refused:
@@ -545,6 +552,10 @@ class FakeMatrix:
         with self._changed:
             self._changed.notify_all()
         return answer
+
+    def _check_token(self, call: Call, *, is_authorised: bool) -> None:
+        if not is_authorised and call.method != "login":
+            raise _RefusedError(401, "M_UNKNOWN_TOKEN")
 
     def _meet(self, call: Call, when: When) -> Answer | None:
         with self._changed:
@@ -690,11 +701,10 @@ class FakeMatrix:
             self.waiting_polls += 1
             self._changed.notify_all()
             try:
-                while not self._has_news(since) and self._server is server:
+                left = wait
+                while not self._has_news(since) and self._server is server and left > 0:
+                    self._changed.wait(min(left, 1.0))
                     left = deadline - time.monotonic()
-                    if left <= 0 or not self._changed.wait(min(left, 1.0)):
-                        if time.monotonic() >= deadline:
-                            break
             finally:
                 self.waiting_polls -= 1
             return _json(self._news(since, call))
@@ -811,7 +821,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         del format, args
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         self._serve()
 
     do_PUT = do_POST = do_GET  # noqa: N815
@@ -836,7 +846,7 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.headers.get("authorization", "")
         try:
             answer = self.matrix.serve(
-                call, body, token == f"Bearer {self.matrix.token}"
+                call, body, is_authorised=token == f"Bearer {self.matrix.token}"
             )
         except _CutError:
             _reset(self.connection)
@@ -846,4 +856,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(answer.body)))
         self.end_headers()
         self.wfile.write(answer.body)
-

@@ -5,13 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from tenax.channels.base import Channel
 from tenax.config.schema import ChannelSettings, Platform
 from tenax.errors import ConfigError, InvalidInput
 
-__all__ = ["PLATFORMS", "PlatformInfo", "check_people", "connect", "platform_name"]
+__all__ = [
+    "PLATFORMS",
+    "PlatformInfo",
+    "check_people",
+    "connect",
+    "platform_name",
+    "sign_in",
+]
 
 
 class PlatformInfo(NamedTuple):
@@ -31,12 +38,15 @@ class PlatformInfo(NamedTuple):
     """What an id of a person looks like, for an error."""
     promise_in: str
     promise_out: str
+    signs_in: str = ""
+    """The module below `tenax.channels` with the function `sign_in`, on a platform where accounts are on homeservers."""
 
 
 PLATFORMS: Final[Mapping[Platform, PlatformInfo]] = {
     "matrix": PlatformInfo(
         name="Matrix",
         module="matrix.channel",
+        signs_in="matrix.signin",
         steps="""\
 Tenax talks with an account of its own on a homeserver. To create one:
 
@@ -88,6 +98,28 @@ def connect(settings: ChannelSettings) -> Channel:
         ) from error
     create: Callable[[ChannelSettings], Channel] = module.connect
     return create(settings)
+
+
+async def sign_in(values: Mapping[str, Any], secret: str) -> tuple[dict[str, str], str]:
+    """Return the settings of an account that the platform knows, and the token, for what a person has entered.
+
+    Raises `InvalidInput` for a wrong secret, and the errors of `Channel.open`.
+    """
+    info = PLATFORMS[values["platform"]]
+    if not info.signs_in:
+        return {}, secret
+    if not values.get("url"):
+        raise InvalidInput(
+            f"{info.name} needs the address of the homeserver.",
+            hint="It looks like https://matrix.example.org.",
+        )
+    user = values.get("user")
+    if user and not re.fullmatch(info.person, user, re.ASCII):
+        raise InvalidInput(
+            f"{user!r:.60} is not the id of a user on {info.name}: {info.person_about}."
+        )
+    module = import_module(f"tenax.channels.{info.signs_in}")
+    return cast("tuple[dict[str, str], str]", await module.sign_in(values, secret))
 
 
 def platform_name(platform: str) -> str:

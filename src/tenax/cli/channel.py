@@ -19,6 +19,7 @@ from tenax.channels.platforms import (
     check_people,
     connect,
     platform_name,
+    sign_in,
 )
 from tenax.channels.rows import (
     FAILED_STATES,
@@ -229,7 +230,11 @@ def _to_json(account: AccountState, now: int) -> dict[str, Any]:
 @click.option(
     "--url",
     metavar="URL",
-    help="The address of a Bot API server of your own. Default: Telegram's server.",
+    help="Matrix: the address of the homeserver. Telegram: the address of a Bot API server of your own. Default: "
+    "Telegram's server.",
+)
+@click.option(
+    "--user", metavar="ID", help="Matrix: the account, such as @tenax:example.org."
 )
 @pass_config
 def add(
@@ -238,18 +243,30 @@ def add(
     label: str | None,
     allow: tuple[str, ...],
     url: str | None,
+    user: str | None,
 ) -> None:
     """Connect an account of a chat app, or give an account a new token.
 
     Asks for the token, or reads the token from stdin if stdin is not a terminal. Nothing is saved before the chat app
-    has accepted the token.
+    has accepted the token. Matrix takes a password as well: it is used once, and is not saved.
     """
     label = label or platform
     known = config.channels.get(label)
     values: dict[str, Any] = {"platform": platform}
+    has_steps = PLATFORMS[cast("Platform", platform)].signs_in and sys.stdin.isatty()
+    if has_steps:
+        click.echo(PLATFORMS[cast("Platform", platform)].steps)
     url = url or (known.url if known else None)
+    user = user or (known.user if known else None)
+    if has_steps:
+        url = url or click.prompt("Address of the homeserver")
+        user = user or click.prompt("User id")
     if url:
         values["url"] = url
+    if user:
+        values["user"] = user
+    if known is not None and known.device and known.user == user:
+        values["device"] = known.device
     allowed = check_people(cast("Platform", platform), allow) or (
         known.allow if known else ()
     )
@@ -257,15 +274,19 @@ def add(
         values["allow"] = list(allowed)
     # Before the person is asked for a token.
     check_values(config, {"channels": {label: values}}, {})
-    token = _read_token(cast("Platform", platform))
+    secret = _read_token(cast("Platform", platform))
+    click.echo("Checking the token ...", err=True)
+    found, token = asyncio.run(sign_in(values, secret))
+    values |= found
     settings = ChannelSettings(
         label=label,
         platform=cast("Platform", platform),
         token=Secret(token, "what was entered"),
         url=url,
+        user=values.get("user"),
+        device=values.get("device"),
         allow=allowed,
     )
-    click.echo("Checking the token ...", err=True)
     name = asyncio.run(_check_account(config, settings))
     set_channel(config, label, values, token=token)
     _say_next_steps(config, label, name, has_list=bool(allowed))
@@ -273,13 +294,14 @@ def add(
 
 def _read_token(platform: Platform) -> str:
     if sys.stdin.isatty():
-        click.echo(PLATFORMS[platform].steps)
+        if not PLATFORMS[platform].signs_in:
+            click.echo(PLATFORMS[platform].steps)
         token = click.prompt(
             f"{PLATFORMS[platform].asks_for} (not shown)", hide_input=True
         )
     else:
         line = sys.stdin.buffer.readline(_TOKEN_CHARS_MAX)
-        token = line.decode("ascii", "replace")
+        token = line.decode("utf-8", "replace")
     token = token.strip()
     if not token:
         raise InvalidInput(

@@ -50,7 +50,6 @@ from tenax.channels.matrix.requests import Refused, Requests, path_of
 from tenax.config.schema import ChannelSettings
 from tenax.errors import (
     ChannelAway,
-    ChannelError,
     ChannelRefused,
     ConfigError,
     FloodWait,
@@ -74,7 +73,9 @@ _TYPING_MS: Final = 30_000
 _ANSWERED_MAX: Final = 1000
 _CHOICE: Final = "tenax.choice"
 """The field of a reaction of the bot: the choice for which the reaction stands."""
-_RELATIONS: Final = "/_matrix/client/v1/rooms/{room}/relations/{event}/m.annotation/m.reaction"
+_RELATIONS: Final = (
+    "/_matrix/client/v1/rooms/{room}/relations/{event}/m.annotation/m.reaction"
+)
 _FILTER: Final[dict[str, Any]] = {
     "presence": {"not_types": ["*"]},
     "account_data": {"not_types": ["*"]},
@@ -412,9 +413,7 @@ class MatrixChannel:
                 )
         return None
 
-    def _read_invitation(
-        self, room_id: str, invitation: _Invitation
-    ) -> list[Update]:
+    def _read_invitation(self, room_id: str, invitation: _Invitation) -> list[Update]:
         """Return the invitation to a room. Only a private room with two people counts as a private chat."""
         states = _decode_all(invitation.invite_state.events)
         own = [event for event in states if _membership(event, self._me) == "invite"]
@@ -574,9 +573,7 @@ class MatrixChannel:
     ) -> str:
         """Send an event and return its id. An encrypted room gets no readable event."""
         if await self._is_encrypted(room_id):
-            raise ChannelRefused(
-                f"Matrix: cannot {doing}: the room is encrypted."
-            )
+            raise ChannelRefused(f"Matrix: cannot {doing}: the room is encrypted.")
         path = path_of("rooms", room_id, "send", kind, key)
         answer = await self._requests.put(path, content, doing)
         event_id = answer.get("event_id")

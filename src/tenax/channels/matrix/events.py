@@ -157,7 +157,7 @@ def words_of(content: dict[str, Any]) -> str:
         return make_storable(body) if isinstance(name, str) and name != body else ""
     if kind == "m.location":
         place = content.get("geo_uri")
-        return make_storable(f"[Location: {body} {place if place else ''}]".strip())
+        return make_storable(f"[Location: {body} {place or ''}]".strip())
     relation = content.get("m.relates_to")
     if isinstance(relation, dict) and "m.in_reply_to" in relation:
         # Older clients repeat the message to which they reply.
@@ -183,7 +183,9 @@ def read_file(event: Event) -> RemoteFile | None:
     size = info.get("size")
     media_type = info.get("mimetype")
     name = event.text("filename") or event.text("body") or kind
-    known = {key: source[key] for key in ("url", "key", "iv", "hashes") if key in source}
+    known = {
+        key: source[key] for key in ("url", "key", "iv", "hashes") if key in source
+    }
     return RemoteFile(
         id=msgspec.json.encode(known).decode(),
         name=clean_name(name),
@@ -198,13 +200,15 @@ def is_addressed(content: dict[str, Any], text: str, me: str, name: str) -> bool
     if re.match(r"[/!][a-z]+\b", text):
         return True
     mentions = content.get("m.mentions")
-    if isinstance(mentions, dict) and isinstance(mentions.get("user_ids"), list):
-        if me in mentions["user_ids"]:
-            return True
+    named = mentions.get("user_ids") if isinstance(mentions, dict) else None
+    if isinstance(named, list) and me in named:
+        return True
     lower = text.casefold()
     if me.casefold() in lower:
         return True
-    return bool(name) and re.match(rf"@?{re.escape(name.casefold())}\b", lower) is not None
+    return (
+        bool(name) and re.match(rf"@?{re.escape(name.casefold())}\b", lower) is not None
+    )
 
 
 def strip_mention(text: str, me: str, name: str) -> str:

@@ -167,7 +167,9 @@ class Requests:
             )
             status, payload = await self._exchange(request, bytes_max, follow=is_file)
         except _NOT_SENT as error:
-            failed = ChannelAway(_lost(doing, self._hide(describe_error(error))))
+            failed: ChannelError = ChannelAway(
+                _lost(doing, self._hide(describe_error(error)))
+            )
         except (httpx.HTTPError, OSError, RuntimeError) as error:
             failed = self._lose(doing, describe_error(error), sends=sends)
         else:
