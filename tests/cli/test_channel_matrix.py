@@ -110,9 +110,7 @@ def test_wrong_entries_are_refused(
 ) -> None:
     """The error says what to check, and nothing is saved."""
     enter(entered)
-    code, _, err = tenax(
-        capsys, "channel", "add", "matrix", "--url", matrix.url, *more
-    )
+    code, _, err = tenax(capsys, "channel", "add", "matrix", "--url", matrix.url, *more)
     assert code == 1
     assert expected in err
     assert not load(os.environ).channels

@@ -46,10 +46,12 @@ from tenax.channels.matrix.events import (
     words_of,
 )
 from tenax.channels.matrix.format import Body, cut_text, render_bodies
+from tenax.channels.matrix.keyring import KeyRing, decrypt_file, encrypt_file
 from tenax.channels.matrix.requests import Refused, Requests, path_of
 from tenax.config.schema import ChannelSettings
 from tenax.errors import (
     ChannelAway,
+    ChannelError,
     ChannelRefused,
     ConfigError,
     FloodWait,
@@ -71,6 +73,10 @@ _PLAIN_SECONDS: Final = 30.0
 """How long the answer counts that a room is not encrypted. A room becomes encrypted once, and stays so."""
 _TYPING_MS: Final = 30_000
 _ANSWERED_MAX: Final = 1000
+_NO_KEY: Final = (
+    "I cannot read a message: its key has not come. If the key comes later, I read the message then. Otherwise, write "
+    "the message again."
+)
 _CHOICE: Final = "tenax.choice"
 """The field of a reaction of the bot: the choice for which the reaction stands."""
 _RELATIONS: Final = (
@@ -198,6 +204,7 @@ class MatrixChannel:
             url, token, connect_seconds, request_seconds, file_seconds
         )
         self._rooms: dict[str, RoomView] = {}
+        self._keys = KeyRing(folder, user, device, self._requests)
         self._answered_taps: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def open(self) -> None:
@@ -225,14 +232,17 @@ class MatrixChannel:
         return to_one_line(name) if isinstance(name, str) else ""
 
     async def close(self) -> None:
+        self._keys.close()
         await self._requests.close()
 
     # -- receiving -----------------------------------------------------------------------
 
     async def receive(self, cursor: str) -> AsyncGenerator[Batch]:
+        await self._keys.open()
         while True:
-            answer = await self._sync(cursor)
-            updates: list[Update] = []
+            raw, answer = await self._sync(cursor)
+            await self._keys.take(raw, cursor)
+            updates = await self._read_waiting()
             for room_id in [*answer.rooms.leave, *answer.rooms.invite]:
                 self._rooms.pop(room_id, None)
             for room_id, invitation in answer.rooms.invite.items():
@@ -252,11 +262,34 @@ class MatrixChannel:
                         yield Batch((), cursor)
                 self._note_changes(room_id, events)
                 updates += await self._read_all(room_id, self._since_invited(events))
+            await self._tell_of_waiting()
             yield Batch(tuple(updates), answer.next_batch)
-            # The next request says that the batch is stored.
+            # The caller has stored the batch.
+            self._keys.forget()
             cursor = answer.next_batch
 
-    async def _sync(self, cursor: str) -> _Sync:
+    async def _read_waiting(self) -> list[Update]:
+        """Return the messages whose key has come now."""
+        found: list[Update] = []
+        for waiting, event in self._keys.readable():
+            found += await self._read_all(waiting.room, [event])
+        return found
+
+    async def _tell_of_waiting(self) -> None:
+        """Tell people once that a message cannot be read."""
+        for room_id, event_id in self._keys.rooms_to_notice().items():
+            content = {"msgtype": "m.notice", "body": _NO_KEY}
+            key = _digest("no key", event_id)
+            try:
+                await self._send(
+                    room_id, "m.room.message", content, key, "send a notice"
+                )
+            except ChannelError as error:
+                log.info("%s", error)
+            else:
+                self._keys.note_noticed(room_id)
+
+    async def _sync(self, cursor: str) -> tuple[dict[str, Any], _Sync]:
         parameters: dict[str, Any] = {
             "filter": msgspec.json.encode(_FILTER).decode(),
             "timeout": self._poll_seconds * 1000 if cursor else 0,
@@ -268,7 +301,7 @@ class MatrixChannel:
         )
         answer = await self._ask(request)
         try:
-            return msgspec.convert(answer, _Sync)
+            return answer, msgspec.convert(answer, _Sync)
         except msgspec.ValidationError:
             pass
         raise ChannelAway(
@@ -326,7 +359,10 @@ class MatrixChannel:
         found: list[Update] = []
         for raw in events:
             try:
-                event = msgspec.convert(raw, Event)
+                readable = self._keys.decrypt(room_id, raw)
+                if readable is None:
+                    continue
+                event = msgspec.convert(readable, Event)
                 update = await self._read(room_id, event)
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 # The text of the error may quote the message.
@@ -495,8 +531,10 @@ class MatrixChannel:
         path = path_of("rooms", room_id, "event", event_id)
         try:
             found = await self._requests.get(path, "read a message")
-            return msgspec.convert(found, Event)
-        except (ChannelRefused, msgspec.ValidationError):
+            # The sender counts, also if the words cannot be read.
+            readable = self._keys.decrypt(room_id, found, keep=False) or found
+            return msgspec.convert(readable, Event)
+        except (ChannelRefused, msgspec.ValidationError, ValueError):
             return None
 
     # -- rendering -----------------------------------------------------------------------
@@ -573,7 +611,9 @@ class MatrixChannel:
     ) -> str:
         """Send an event and return its id. An encrypted room gets no readable event."""
         if await self._is_encrypted(room_id):
-            raise ChannelRefused(f"Matrix: cannot {doing}: the room is encrypted.")
+            view = await self._view(room_id)
+            content = await self._keys.encrypt(room_id, view.names, kind, content)
+            kind = "m.room.encrypted"
         path = path_of("rooms", room_id, "send", kind, key)
         answer = await self._requests.put(path, content, doing)
         event_id = answer.get("event_id")
@@ -590,16 +630,23 @@ class MatrixChannel:
             raise ChannelRefused(
                 f"Matrix: cannot {doing}: it has more than {_TRAITS.file_bytes_max:,} bytes. Send a smaller file."
             )
-        answer = await self._requests.upload(
-            "/_matrix/media/v3/upload", file.data, file.media_type, name, doing
-        )
         content: dict[str, Any] = {
             "msgtype": "m.image" if file.is_picture else "m.file",
             "body": name,
             "filename": name,
             "info": {"mimetype": file.media_type, "size": len(file.data)},
-            "url": answer.get("content_uri"),
         }
+        path = "/_matrix/media/v3/upload"
+        if await self._is_encrypted(chat.id):
+            data, secrets = encrypt_file(file.data)
+            kind = "application/octet-stream"
+            answer = await self._requests.upload(path, data, kind, "", doing)
+            content["file"] = {**secrets, "url": answer.get("content_uri")}
+        else:
+            answer = await self._requests.upload(
+                path, file.data, file.media_type, name, doing
+            )
+            content["url"] = answer.get("content_uri")
         return await self._send(chat.id, "m.room.message", content, key, doing)
 
     async def find(self, chat: Chat, key: str, since: float) -> str | None:
@@ -641,7 +688,16 @@ class MatrixChannel:
             )
         where = f"{quote(server, safe=':')}/{quote(media, safe='')}"
         path = f"/_matrix/client/v1/media/download/{where}"
-        return await self._requests.download(path, doing, _TRAITS.fetch_bytes_max)
+        data = await self._requests.download(path, doing, _TRAITS.fetch_bytes_max)
+        if "key" not in source:
+            return data
+        try:
+            return decrypt_file(data, source)
+        except ValueError:
+            pass
+        raise ChannelRefused(
+            f"Matrix: cannot {doing}: it was changed on the way, or its key is wrong. Send the file again."
+        )
 
     # -- failures ------------------------------------------------------------------------
 
