@@ -32,9 +32,11 @@ from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import httpx
+
 from tests.support.served import kept_port
 
-__all__ = ["ADA", "BOB", "Call", "FakeMatrix", "Fault", "Message"]
+__all__ = ["ADA", "BOB", "Call", "FakeMatrix", "Fault", "MatrixProxy", "Message"]
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -76,6 +78,10 @@ class Call:
     at: float
     room: str = ""
     outcome: str = ""
+    verb: str = ""
+    raw: str = ""
+    """The address as it came, with the parameters."""
+    headers: dict[str, str] = field(default_factory=dict)
 
     def describe(self) -> str:
         return f"{self.at:.3f} {self.method} {self.path} {self.outcome}"
@@ -184,12 +190,15 @@ class FakeMatrix:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+        if self._errors:
+            raise self._errors[0]
+
+    def close(self) -> None:
         for fault in list(self._faults):
             fault.release()
         self.away()
         self._kept.close()
-        if self._errors:
-            raise self._errors[0]
 
     # -- people ------------------------------------------------------------------------
 
@@ -757,6 +766,26 @@ class FakeMatrix:
                 self._connections.discard(connection)
 
 
+class MatrixProxy(FakeMatrix):
+    """Passes the requests on to a real homeserver. The faults of the fake work here, too."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        self._target = target
+        self._client = httpx.Client(timeout=SECONDS + 60.0, trust_env=False)
+
+    def _check_token(self, call: Call, *, is_authorised: bool) -> None:
+        pass
+
+    def _act(self, call: Call, body: bytes) -> Answer:
+        kept = {"authorization", "content-type"}
+        headers = {name: call.headers[name] for name in kept & call.headers.keys()}
+        url = self._target + call.raw
+        answer = self._client.request(call.verb, url, content=body, headers=headers)
+        media_type = answer.headers.get("content-type", "")
+        return Answer(answer.status_code, answer.content, media_type)
+
+
 def _cut(_: Call) -> Answer:
     raise _CutError
 
@@ -842,6 +871,9 @@ class _Handler(BaseHTTPRequestHandler):
             content,
             time.monotonic(),
             room,
+            verb=self.command,
+            raw=self.path,
+            headers={name.lower(): value for name, value in self.headers.items()},
         )
         token = self.headers.get("authorization", "")
         try:

@@ -74,16 +74,25 @@ class MatrixWorld(ChatWorld):
         self.matrix = matrix
         self.account = f"matrix:{matrix.bot}"
         settings = settings_of(matrix, allow=tuple(allow))
-        found = with_timing(config or config_of(url, home), channel_retry_seconds=0.02)
-        self.config = replace(found, channels={"matrix": settings})
+        self.config = with_timing(
+            config or config_of(url, home), channel_retry_seconds=0.02
+        )
+        self.config = self.with_channel(settings)
         self._prepare(replies, pair=pair, **pauses)
+
+    def with_channel(self, settings: ChannelSettings) -> Config:
+        return replace(self.config, channels={"matrix": settings})
+
+    async def before_start(self) -> None:
+        """Do what the gateway has to find."""
+        if self._pair:
+            self.rows.add_person(self.account, ADA, LOCAL_USER, "Ada")
+            self.matrix.room_of(ADA)
 
     async def __aenter__(self) -> Self:
         self.journal = open_store(self.config)
         self.rows = ChannelRows(self.journal)
-        if self._pair:
-            self.rows.add_person(self.account, ADA, LOCAL_USER, "Ada")
-            self.matrix.room_of(ADA)
+        await self.before_start()
         self.gateway = Gateway(
             self.journal,
             self.runtime_of,

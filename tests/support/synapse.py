@@ -69,15 +69,16 @@ class Account:
         self.device: str = found["device_id"]
         self.token: str = found["access_token"]
         self.password = password
-        self._client = httpx.Client(
-            base_url=f"{synapse.url}/_matrix/client/v3",
+
+    def call(self, method: str, path: str, content: object = None) -> dict[str, Any]:
+        answer = httpx.request(
+            method,
+            f"{self.synapse.url}/_matrix/client/v3{path}",
+            json=content,
             headers={"authorization": f"Bearer {self.token}"},
             timeout=_SECONDS,
             trust_env=False,
         )
-
-    def call(self, method: str, path: str, content: object = None) -> dict[str, Any]:
-        answer = self._client.request(method, path, json=content)
         answer.raise_for_status()
         found: dict[str, Any] = answer.json()
         return found
@@ -154,7 +155,7 @@ class Synapse:
         url = f"{self.url}/_synapse/admin/v1/register"
         nonce = httpx.get(url, trust_env=False).json()["nonce"]
         mac = hmac.new(SECRET.encode(), digestmod=hashlib.sha1)
-        mac.update("\0".join((nonce, name, password, "notadmin")).encode())
+        mac.update(f"{nonce}\0{name}\0{password}\0notadmin".encode())
         content = {
             "nonce": nonce,
             "username": name,
