@@ -222,6 +222,11 @@ class FakeMatrix:
                 self._set_state(room, "m.room.name", "", {"name": title}, people[0])
         return room_id
 
+    def enter(self, room_id: str, person: str) -> None:
+        """Let a person join a room."""
+        with self._changed:
+            self._enter(self._rooms[room_id], person, "join", person)
+
     def invite(
         self,
         room_id: str,
@@ -301,6 +306,12 @@ class FakeMatrix:
             )
             found["content"] = {}
             self._changed.notify_all()
+
+    def set_encrypted(self, room_id: str) -> None:
+        """Say that a room is encrypted. There are no keys here."""
+        content = {"algorithm": "m.megolm.v1.aes-sha2"}
+        with self._changed:
+            self._set_state(self._rooms[room_id], "m.room.encryption", "", content, ADA)
 
     def keep_media(self, data: bytes, media_type: str) -> str:
         with self._changed:
@@ -728,9 +739,19 @@ class FakeMatrix:
         for position in range(since, len(self._events)):
             rooms.setdefault(self._events[position]["room_id"], []).append(position)
         joined: Json = {}
-        for room_id, positions in rooms.items():
+        for room_id, new in rooms.items():
             if self._rooms[room_id].members.get(self.bot) != "join":
                 continue
+            has_joined = any(
+                self._events[position].get("state_key") == self.bot for position in new
+            )
+            # A room that the bot has just joined comes with its history.
+            begin = 0 if has_joined else since
+            positions = [
+                position
+                for position in range(begin, len(self._events))
+                if self._events[position]["room_id"] == room_id
+            ]
             shown = positions[-limit:]
             events = [self._events[position] for position in shown]
             if self.is_reversed:

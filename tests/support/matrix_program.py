@@ -122,7 +122,8 @@ class Program:
         self, predicate: Callable[[], Any], seconds: float = SECONDS
     ) -> Any:
         async with asyncio.timeout(seconds):
-            while not (found := predicate()):
+            while not (found := predicate()):  # noqa: ASYNC110
+                # The library tells nobody that it has changed its rooms.
                 await asyncio.sleep(0.02)
         return found
 

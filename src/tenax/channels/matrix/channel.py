@@ -170,7 +170,8 @@ class MatrixChannel:
     """An account on Matrix. See `tenax.channels.base.Channel`.
 
     `folder` is where the keys of encrypted rooms are; without a folder encrypted rooms stay closed. The times are for a
-    single step of a request, as in the channel of Telegram.
+    single step of a request, as in the channel of Telegram. `notice_seconds` is how long the key of a message may take
+    before people are told.
     """
 
     traits = _TRAITS
@@ -187,6 +188,7 @@ class MatrixChannel:
         connect_seconds: float = 10.0,
         request_seconds: float = 20.0,
         file_seconds: float = 120.0,
+        notice_seconds: float = 60.0,
     ) -> None:
         token = token.strip()
         if not token.isascii() or not token.isprintable() or " " in token or not token:
@@ -204,8 +206,8 @@ class MatrixChannel:
             url, token, connect_seconds, request_seconds, file_seconds
         )
         self._rooms: dict[str, RoomView] = {}
-        self._keys = KeyRing(folder, user, device, self._requests)
-        self._answered_taps: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._keys = KeyRing(folder, user, device, self._requests, notice_seconds)
+        self._answered_taps: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     async def open(self) -> None:
         found = await self._ask(
@@ -654,8 +656,8 @@ class MatrixChannel:
         return None
 
     async def answer_tap(self, tap: Tapped, text: str) -> None:
-        """Answer under the message with the reactions, once for every person."""
-        known = (tap.message, tap.sender.id)
+        """Answer under the message with the reactions, every person once with the same words."""
+        known = (tap.message, tap.sender.id, text)
         if known in self._answered_taps:
             return
         self._answered_taps[known] = None

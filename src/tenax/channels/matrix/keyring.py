@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tenax.channels.matrix.requests import Requests
 from tenax.errors import ChannelAway, ChannelRefused
@@ -22,16 +22,19 @@ __all__ = ["KeyRing", "decrypt_file", "encrypt_file"]
 
 log = logging.getLogger(__name__)
 
-_NOTICE_SECONDS: Final = 60.0
-"""How long a key may take before people are told."""
-
 
 class KeyRing:
     """The keys of an account."""
 
     def __init__(
-        self, folder: Path | None, user: str, device: str, requests: Requests
+        self,
+        folder: Path | None,
+        user: str,
+        device: str,
+        requests: Requests,
+        notice_seconds: float,
     ) -> None:
+        self._notice_seconds = notice_seconds
         self._folder = folder
         self._user = user
         self._device = device
@@ -138,7 +141,7 @@ class KeyRing:
     def rooms_to_notice(self) -> dict[str, str]:
         if self._crypto is None:
             return {}
-        return self._crypto.rooms_to_notice(_NOTICE_SECONDS)
+        return self._crypto.rooms_to_notice(self._notice_seconds)
 
     def note_noticed(self, room: str) -> None:
         if self._crypto is not None:
