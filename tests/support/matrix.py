@@ -36,7 +36,16 @@ import httpx
 
 from tests.support.served import kept_port
 
-__all__ = ["ADA", "BOB", "Call", "FakeMatrix", "Fault", "MatrixProxy", "Message"]
+__all__ = [
+    "ADA",
+    "BOB",
+    "Answer",
+    "Call",
+    "FakeMatrix",
+    "Fault",
+    "MatrixProxy",
+    "Message",
+]
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -794,6 +803,10 @@ class MatrixProxy(FakeMatrix):
         super().__init__()
         self._target = target
         self._client = httpx.Client(timeout=SECONDS + 60.0, trust_env=False)
+
+    def close(self) -> None:
+        super().close()
+        self._client.close()
 
     def _check_token(self, call: Call, *, is_authorised: bool) -> None:
         pass

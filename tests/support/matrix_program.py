@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -12,10 +13,12 @@ from nio import (  # type: ignore[import-untyped]
     AsyncClient,
     AsyncClientConfig,
     MegolmEvent,
+    ReactionEvent,
     RoomMessage,
     RoomSendResponse,
     UnknownEvent,
 )
+from nio.crypto import decrypt_attachment  # type: ignore[import-untyped]
 
 from tests.support.synapse import Account
 
@@ -51,7 +54,7 @@ class Program:
             config=AsyncClientConfig(encryption_enabled=True, store_sync_tokens=False),
         )
         self._client.restore_login(account.user, account.device, account.token)
-        kinds = (RoomMessage, MegolmEvent, UnknownEvent)
+        kinds = (RoomMessage, MegolmEvent, ReactionEvent, UnknownEvent)
         self._client.add_event_callback(self._note, kinds)
         self._task: asyncio.Task[None] | None = None
 
@@ -107,6 +110,34 @@ class Program:
         )
         assert isinstance(answer, RoomSendResponse), answer
         return str(answer.event_id)
+
+    async def send_file(
+        self, room: str, name: str, data: bytes, *, encrypted: bool
+    ) -> str:
+        """Send a file, encrypted if the room is."""
+        answer, secrets = await self._client.upload(
+            lambda *_: io.BytesIO(data),
+            "text/plain",
+            name,
+            encrypt=encrypted,
+            filesize=len(data),
+        )
+        content: dict[str, Any] = {"msgtype": "m.file", "body": name, "filename": name}
+        if encrypted:
+            content["file"] = {**secrets, "url": answer.content_uri}
+        else:
+            content["url"] = answer.content_uri
+        return await self.say(room, content=content)
+
+    async def fetch(self, content: dict[str, Any]) -> bytes:
+        """Return the content of a file."""
+        source = content.get("file", content)
+        found = await self._client.download(source["url"])
+        data: bytes = found.body
+        if "key" in source:
+            hashes = source["hashes"]["sha256"]
+            data = decrypt_attachment(data, source["key"]["k"], hashes, source["iv"])
+        return data
 
     async def joined(self, room: str, user: str) -> None:
         """Wait until somebody is in the room, as this program knows it."""

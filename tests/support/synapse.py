@@ -70,6 +70,16 @@ class Account:
         self.token: str = found["access_token"]
         self.password = password
 
+    def log_in(self) -> Account:
+        """Sign in on another device."""
+        content = {
+            "type": "m.login.password",
+            "identifier": {"type": "m.id.user", "user": self.user},
+            "password": self.password,
+        }
+        found = self.call("POST", "/login", content)
+        return Account(self.synapse, found, self.password)
+
     def call(self, method: str, path: str, content: object = None) -> dict[str, Any]:
         answer = httpx.request(
             method,
