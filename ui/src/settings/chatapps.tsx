@@ -115,7 +115,9 @@ function FirstMessage({ account: { name, platform } }: { account: Account }) {
 
 interface Adding { put: (found: ChannelList) => void }
 /** How an account of a chat app is added, by platform. */
-const FORMS: Record<string, (adding: Adding) => ComponentChildren> = { telegram: (adding) => <AddTelegram {...adding} /> };
+const FORMS: Record<string, (adding: Adding) => ComponentChildren> = {
+  telegram: (adding) => <AddTelegram {...adding} />, matrix: (adding) => <AddMatrix {...adding} />,
+};
 
 /** Asks for the chat app, and then for what it needs. */
 function AddAccount(adding: Adding) {
@@ -140,6 +142,32 @@ function AddTelegram({ put }: Adding) {
   </TokenForm>;
 }
 
+/** Asks for the homeserver, the user and the password. The server signs in before anything is saved. */
+function AddMatrix({ put }: Adding) {
+  const [url, setUrl] = useState("");
+  const [user, setUser] = useState("");
+  const [secret, setSecret] = useState("");
+  const { error, busy, save } = useSave();
+  const connect = async () => {
+    const account = { platform: "matrix", url: url.trim(), user: user.trim(), token: secret.trim() };
+    if (!(await save(async () => put(await call<ChannelList>("POST", PATH, account)), t("chats.connected")))) return;
+    setSecret("");
+    void loadSetup(); // conversations look for their chats from now on
+  };
+  return <form class="connect" aria-label={t("chats.add")} onSubmit={prevented(connect)}>
+    <p class="meta">{t("chats.matrix_about")}</p>
+    <ol class="steps">
+      <li>{t("chats.matrix_step_account")}</li>
+      <li>{t("chats.matrix_step_enter")}</li>
+    </ol>
+    <Field label={t("chats.homeserver")} hint={t("chats.homeserver_hint")} type="url" required maxLength={2000} value={url} put={setUrl} />
+    <Field label={t("chats.user")} hint={t("chats.user_hint")} required maxLength={255} value={user} put={setUser} spellcheck={false} />
+    <Field label={t("chats.password")} hint={t("chats.password_hint")} type="password" required maxLength={1000} value={secret} put={setSecret} spellcheck={false} />
+    <Refusal text={error} />
+    <div class="choices"><button type="submit" class="main" disabled={busy}>{busy ? t("chats.checking") : t("chats.connect")}</button></div>
+  </form>;
+}
+
 interface TokenFormProps { platform: string; label?: string; button: string; put: (found: ChannelList) => void; children?: ComponentChildren }
 
 /** Asks for a token. The server tries the token before anything is saved. */
@@ -156,7 +184,7 @@ function TokenForm({ platform, label, button, put, children }: TokenFormProps) {
   };
   return <form class="connect" aria-label={label === undefined ? t("chats.add") : t("chats.new_token")} onSubmit={prevented(connect)}>
     {children}
-    <Field label={t("chats.token")} hint={t("chats.token_hint")} type="password" required maxLength={1000} value={token} put={setToken} spellcheck={false} />
+    <Field label={t(platform === "matrix" ? "chats.password" : "chats.token")} hint={t(platform === "matrix" ? "chats.password_hint" : "chats.token_hint")} type="password" required maxLength={1000} value={token} put={setToken} spellcheck={false} />
     {label === undefined && <details class="fold">
       <summary>{t("chats.own_server")}</summary>
       <Field label={t("chats.url")} hint={t("chats.url_hint")} type="url" maxLength={2000} value={url} put={setUrl} />
