@@ -449,7 +449,7 @@ async def test_a_room_that_becomes_encrypted_gets_no_readable_message(
 async def test_a_foreign_token_is_refused(matrix: FakeMatrix) -> None:
     """The settings name the user and the device, because a repeated message is recognised only on the same device."""
     settings = settings_of(matrix)
-    matrix.device = "ANOTHER"  # type: ignore[misc]  # a new sign-in
+    matrix.device = "ANOTHER"
     channel = connect_fast(settings)
     with pytest.raises(NotAuthorized, match="Connect the account again"):
         await channel.open()
@@ -469,7 +469,7 @@ def test_a_shortened_text_ends_with_an_ellipsis(matrix: FakeMatrix) -> None:
 
 async def _question(matrix: FakeMatrix, room: str = "") -> Message:
     """Wait for a message with all its reactions."""
-    return await matrix.wait(
+    found = await matrix.wait(
         lambda: next(
             (
                 message
@@ -480,6 +480,8 @@ async def _question(matrix: FakeMatrix, room: str = "") -> Message:
             None,
         )
     )
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from tenax.channels.base import Batch, Chat, Received, Update
 from tenax.channels.matrix.channel import MatrixChannel
+from tenax.channels.matrix.requests import Times
 from tenax.channels.rows import ChannelRows
 from tenax.config.schema import ChannelSettings
 from tenax.config.secret import Secret
@@ -172,15 +173,14 @@ async def test_an_approval_on_synapse(scene: Scene, *, encrypted: bool) -> None:
 # -- keys ------------------------------------------------------------------------------
 
 
-def channel_of(scene: Scene, **more: Any) -> MatrixChannel:
+def channel_of(scene: Scene, url: str = "", notice: float = 60.0) -> MatrixChannel:
     return MatrixChannel(
         scene.bot.token,
-        url=more.pop("url", scene.bot.synapse.url),
+        url=url or scene.bot.synapse.url,
         user=scene.bot.user,
         device=scene.bot.device,
         folder=scene.folder / "keys",
-        poll_seconds=1,
-        **more,
+        times=Times(poll=1.0, notice=notice),
     )
 
 
@@ -254,7 +254,7 @@ async def test_a_message_waits_for_its_key(scene: Scene) -> None:
     """A message without a key waits across a restart; people are told once; when the key comes, the message is read."""
     with SlowKeys(scene.bot.synapse.url) as proxy:
         async with scene.program() as ada:
-            channel = channel_of(scene, url=proxy.url, notice_seconds=0.0)
+            channel = channel_of(scene, url=proxy.url, notice=0.0)
             batches = channel.receive("")
             cursor = (await anext(batches)).cursor
             room = await join_by_hand(scene, ada)
@@ -266,7 +266,7 @@ async def test_a_message_waits_for_its_key(scene: Scene) -> None:
             assert "cannot read" in ada.texts(room, scene.bot.user)[0]
             await batches.aclose()
             await channel.close()
-            channel = channel_of(scene, url=proxy.url, notice_seconds=0.0)
+            channel = channel_of(scene, url=proxy.url, notice=0.0)
             batches = channel.receive(cursor)
             proxy.is_late = False
             assert words_of(await next_updates(batches)) == ["Secret"]

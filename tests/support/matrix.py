@@ -160,7 +160,7 @@ class FakeMatrix:
     """A homeserver with one account for a bot, and people with private chats."""
 
     bot: Final = f"@tenax:{SERVER}"
-    device: Final = "TENAXDEV"
+    device = "TENAXDEV"
     token: Final = "syt_dGVuYXg_" + "x" * 20
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from tenax.channels.base import Channel
 from tenax.channels.gateway import Gateway
 from tenax.channels.matrix.channel import MatrixChannel
+from tenax.channels.matrix.requests import Times
 from tenax.channels.rows import ChannelRows
 from tenax.config import Config
 from tenax.config.schema import ChannelSettings
@@ -48,9 +49,7 @@ def connect_fast(settings: ChannelSettings, **pauses: float) -> Channel:
         user=settings.user or "",
         device=settings.device or "",
         folder=Path(settings.folder) if settings.folder else None,
-        poll_seconds=5,
-        connect_seconds=5.0,
-        request_seconds=5.0,
+        times=Times(poll=5.0, connect=5.0, request=5.0),
     )
     channel.traits = msgspec.structs.replace(channel.traits, **{**FAST, **pauses})
     return channel

@@ -47,7 +47,7 @@ from tenax.channels.matrix.events import (
 )
 from tenax.channels.matrix.format import Body, cut_text, render_bodies
 from tenax.channels.matrix.keyring import KeyRing, decrypt_file, encrypt_file
-from tenax.channels.matrix.requests import Refused, Requests, path_of
+from tenax.channels.matrix.requests import Refused, Requests, Times, path_of
 from tenax.config.schema import ChannelSettings
 from tenax.errors import (
     ChannelAway,
@@ -95,6 +95,7 @@ _FILTER: Final[dict[str, Any]] = {
         },
     },
 }
+_TIMES: Final = Times()
 _TRAITS: Final = Traits(
     platform="Matrix",
     send_seconds=1.0,
@@ -169,9 +170,7 @@ def connect(settings: ChannelSettings) -> MatrixChannel:
 class MatrixChannel:
     """An account on Matrix. See `tenax.channels.base.Channel`.
 
-    `folder` is where the keys of encrypted rooms are; without a folder encrypted rooms stay closed. The times are for a
-    single step of a request, as in the channel of Telegram. `notice_seconds` is how long the key of a message may take
-    before people are told.
+    `folder` is where the keys of encrypted rooms are; without a folder encrypted rooms stay closed.
     """
 
     traits = _TRAITS
@@ -184,11 +183,7 @@ class MatrixChannel:
         user: str,
         device: str,
         folder: Path | None = None,
-        poll_seconds: int = 25,
-        connect_seconds: float = 10.0,
-        request_seconds: float = 20.0,
-        file_seconds: float = 120.0,
-        notice_seconds: float = 60.0,
+        times: Times = _TIMES,
     ) -> None:
         token = token.strip()
         if not token.isascii() or not token.isprintable() or " " in token or not token:
@@ -197,16 +192,14 @@ class MatrixChannel:
             )
         self.account = f"matrix:{user}"
         self.name = ""
-        self.idle_seconds = poll_seconds + connect_seconds + request_seconds
+        self.idle_seconds = times.poll + times.connect + times.request
         self._me = user
         self._device = device
         self._display_name = ""
-        self._poll_seconds = poll_seconds
-        self._requests = Requests(
-            url, token, connect_seconds, request_seconds, file_seconds
-        )
+        self._times = times
+        self._requests = Requests(url, token, times)
         self._rooms: dict[str, RoomView] = {}
-        self._keys = KeyRing(folder, user, device, self._requests, notice_seconds)
+        self._keys = KeyRing(folder, user, device, self._requests, times.notice)
         self._answered_taps: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     async def open(self) -> None:
@@ -294,12 +287,12 @@ class MatrixChannel:
     async def _sync(self, cursor: str) -> tuple[dict[str, Any], _Sync]:
         parameters: dict[str, Any] = {
             "filter": msgspec.json.encode(_FILTER).decode(),
-            "timeout": self._poll_seconds * 1000 if cursor else 0,
+            "timeout": int(self._times.poll * 1000) if cursor else 0,
         }
         if cursor:
             parameters["since"] = cursor
         request = self._requests.get(
-            path_of("sync"), "receive messages", parameters, seconds=self._poll_seconds
+            path_of("sync"), "receive messages", parameters, seconds=self._times.poll
         )
         answer = await self._ask(request)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import httpx
@@ -22,7 +22,7 @@ from tenax.errors import (
 from tenax.models.http import is_loopback, trusted
 from tenax.text import describe_error, to_one_line
 
-__all__ = ["CLIENT", "Refused", "Requests", "path_of"]
+__all__ = ["CLIENT", "Refused", "Requests", "Times", "path_of"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,18 @@ _NOT_SENT: Final = (
 )
 
 
+class Times(NamedTuple):
+    """How long the steps of requests may take, in seconds."""
+
+    poll: float = 25.0
+    """How long `/sync` waits for an event."""
+    connect: float = 10.0
+    request: float = 20.0
+    file: float = 120.0
+    notice: float = 60.0
+    """How long the key of a message may take before people are told."""
+
+
 class _Refusal(msgspec.Struct, frozen=True):
     """An error of the Matrix API."""
 
@@ -67,15 +79,11 @@ class Requests:
         self,
         url: str,
         token: str,
-        connect_seconds: float,
-        request_seconds: float,
-        file_seconds: float,
+        times: Times,
     ) -> None:
         self._url = url.rstrip("/")
         self._token = token
-        self._connect_seconds = connect_seconds
-        self._request_seconds = request_seconds
-        self._file_seconds = file_seconds
+        self._times = times
         headers = {"user-agent": "tenax"}
         if token:
             headers["authorization"] = f"Bearer {token}"
@@ -151,9 +159,9 @@ class Requests:
     ) -> bytes:
         if content is not None:
             data = msgspec.json.encode(content)
-        seconds = self._request_seconds + wait_seconds
+        seconds = self._times.request + wait_seconds
         if is_file or media_type != "application/json":
-            seconds = self._file_seconds
+            seconds = self._times.file
         try:
             request = self._client.build_request(
                 method,
@@ -161,9 +169,7 @@ class Requests:
                 params=dict(parameters) if parameters else None,
                 content=data,
                 headers={"content-type": media_type} if data is not None else None,
-                timeout=httpx.Timeout(
-                    self._connect_seconds, read=seconds, write=seconds
-                ),
+                timeout=httpx.Timeout(self._times.connect, read=seconds, write=seconds),
             )
             status, payload = await self._exchange(request, bytes_max, follow=is_file)
         except _NOT_SENT as error:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tenax.channels.matrix.requests import Requests, path_of
+from tenax.channels.matrix.requests import Requests, Times, path_of
 from tenax.errors import ChannelAway, ChannelRefused, InvalidInput, NotAuthorized
 
 __all__ = ["sign_in"]
 
-_CONNECT_SECONDS: Final = 10.0
-_REQUEST_SECONDS: Final = 20.0
 _TOKEN_CHARS_MIN: Final = 16
 
 
@@ -54,7 +52,7 @@ def _may_be_token(secret: str) -> bool:
 
 async def _whoami(url: str, token: str) -> dict[str, Any] | None:
     """Return the account of an access token, or `None` if the homeserver does not know the token."""
-    requests = _requests(url, token)
+    requests = Requests(url, token, Times())
     try:
         found = await requests.get(path_of("account", "whoami"), "sign in")
     except NotAuthorized:
@@ -75,7 +73,7 @@ async def _log_in(url: str, user: str, password: str, device: str) -> dict[str, 
     }
     if device:
         content["device_id"] = device
-    requests = _requests(url, "")
+    requests = Requests(url, "", Times())
     try:
         found = await requests.post(path_of("login"), content, "sign in")
     except (ChannelRefused, NotAuthorized) as refused:
@@ -89,10 +87,6 @@ async def _log_in(url: str, user: str, password: str, device: str) -> dict[str, 
     finally:
         await requests.close()
     return dict(found)
-
-
-def _requests(url: str, token: str) -> Requests:
-    return Requests(url, token, _CONNECT_SECONDS, _REQUEST_SECONDS, _REQUEST_SECONDS)
 
 
 def _no_homeserver(refused: Exception) -> ChannelAway:
