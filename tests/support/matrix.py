@@ -184,6 +184,8 @@ class FakeMatrix:
         self._server: ThreadingHTTPServer | None = None
         self._errors: list[BaseException] = []
         self._number = 0
+        self._keys: Json = {}
+        """The keys of the bot's device."""
 
     @property
     def url(self) -> str:
@@ -626,6 +628,15 @@ class FakeMatrix:
     def _do_profile(self, _call: Call, _body: bytes) -> Answer:
         return _json({"displayname": self._names[self.bot]})
 
+    def _do_query(self, _call: Call, _body: bytes) -> Answer:
+        keys = {self.bot: {self.device: self._keys}} if self._keys else {}
+        return _json({"device_keys": keys})
+
+    def _do_keys(self, call: Call, _body: bytes) -> Answer:
+        self._keys = call.content.get("device_keys", self._keys)
+        count = len(call.content.get("one_time_keys", ()))
+        return _json({"one_time_key_counts": {"signed_curve25519": count}})
+
     def _do_typing(self, _call: Call, _body: bytes) -> Answer:
         return _json({})
 
@@ -723,6 +734,8 @@ class FakeMatrix:
     def _sync(self, call: Call) -> Answer:
         since = int(call.parameters.get("since", "s0")[1:])
         wait = int(call.parameters.get("timeout", "0")) / 1000
+        if "since" not in call.parameters:
+            wait = 0.0
         deadline = time.monotonic() + wait
         with self._changed:
             server = self._server
@@ -739,7 +752,7 @@ class FakeMatrix:
             return _json(self._news(since, call))
 
     def _has_news(self, since: int) -> bool:
-        return since == 0 or len(self._events) > since
+        return len(self._events) > since
 
     def _news(self, since: int, call: Call) -> Json:
         limit = json.loads(call.parameters.get("filter", "{}"))
@@ -841,6 +854,8 @@ _ENDS: Final = {
     "/messages": "messages",
     "/join": "join",
     "/leave": "leave",
+    "/keys/query": "query",
+    "/keys/upload": "keys",
     "/upload": "upload",
 }
 _PARTS: Final = {

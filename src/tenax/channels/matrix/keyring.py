@@ -65,7 +65,8 @@ class KeyRing:
             raise _broken(self._folder, error) from error
         try:
             await crypto.open()
-        except module.KeysElsewhereError as error:
+        except ChannelRefused as error:
+            # Another host has the keys, or the homeserver knows no keys.
             crypto.close()
             self._give_up(str(error))
         except module.STORE_ERRORS as error:
@@ -93,6 +94,9 @@ class KeyRing:
         module = import_module("tenax.channels.matrix.encryption")
         try:
             await self._crypto.take(answer, since)
+        except ChannelRefused as error:
+            # The messages of open rooms must not wait for that.
+            log.warning("%s", error)
         except module.STORE_ERRORS as error:
             # The keys in memory may be newer than the file now.
             self.close()
