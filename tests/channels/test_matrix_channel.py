@@ -496,9 +496,12 @@ async def test_a_reaction_answers_an_approval(
         matrix.say("Write it")
         question = await _question(matrix)
         assert "write_file" in question.text
+        assert "✅ Allow once" in question.text
+        assert "✅ Allow once" in question.html
         matrix.react(question.id, emoji)
         await matrix.wait(lambda: "It is written." in world.texts())
         await matrix.wait(lambda: outcome in matrix.messages()[1].text)
+        assert "❌ Deny" not in matrix.messages()[1].text
         assert (world.config.tools_folder / "a.txt").exists() == exists
 
 

@@ -15,6 +15,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from hashlib import sha256
+from html import escape
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -561,7 +562,7 @@ class MatrixChannel:
         buttons: Sequence[Button] = (),
         reply_to: str = "",
     ) -> str:
-        content = _to_content(piece.body)
+        content = _to_content(_with_legend(piece.body, buttons))
         if reply_to:
             content["m.relates_to"] = {"m.in_reply_to": {"event_id": reply_to}}
         doing = f"send a message to {chat.id}"
@@ -572,7 +573,7 @@ class MatrixChannel:
     async def edit(
         self, chat: Chat, message: str, piece: Piece, *, buttons: Sequence[Button] = ()
     ) -> None:
-        changed = _to_content(piece.body)
+        changed = _to_content(_with_legend(piece.body, buttons))
         content = {
             "msgtype": "m.text",
             # Only programs that know no edits show this.
@@ -748,6 +749,18 @@ def _to_content(body: Body) -> dict[str, Any]:
         content["format"] = "org.matrix.custom.html"
         content["formatted_body"] = body.html
     return content
+
+
+def _with_legend(body: Body, buttons: Sequence[Button]) -> Body:
+    """Return a message that says what the reactions below it stand for."""
+    if not buttons:
+        return body
+    lines = [f"{button.emoji} {button.label}" for button in buttons]
+    text = "\n".join([body.text, "", *lines])
+    if not body.html:
+        return Body(text)
+    items = "<br>".join(escape(line) for line in lines)
+    return Body(text, f"{body.html}\n<p>{items}</p>")
 
 
 def _digest(*parts: str) -> str:

@@ -42,6 +42,9 @@ __all__ = ["Crypto", "Waiting"]
 
 log = logging.getLogger(__name__)
 
+# At lower levels the library logs every device without a session.
+logging.getLogger("nio").setLevel(logging.ERROR)
+
 _PICKLE_KEY: Final = "tenax"
 """Keeps nothing secret: the file is private to the user of Tenax."""
 _ALGORITHM: Final = "m.megolm.v1.aes-sha2"
@@ -127,9 +130,10 @@ class Crypto:
 
     # -- keys that come in -------------------------------------------------------------
 
-    async def take(self, answer: dict[str, Any], since: str) -> None:
-        """Take the keys of an answer of `/sync`, and do what other devices wait for."""
+    def take_keys(self, answer: dict[str, Any], since: str) -> int:
+        """Take the keys of an answer of `/sync`. Return how many messages of other devices were new."""
         found = answer.get("to_device", {}).get("events", [])
+        count = 0
         with self._transaction() as database:
             for event in found:
                 text = msgspec.json.encode(event).decode()
@@ -138,8 +142,13 @@ class Crypto:
                     "INSERT OR IGNORE INTO tenax_taken VALUES (?, ?)", (digest, since)
                 )
                 if taken.rowcount:
+                    count += 1
                     self._take_event(event)
             database.execute_sql("DELETE FROM tenax_taken WHERE since != ?", (since,))
+        return count
+
+    async def take_counts(self, answer: dict[str, Any]) -> None:
+        """Take what an answer of `/sync` says about devices and keys, and do what other devices wait for."""
         changed = answer.get("device_lists", {})
         for name in ("changed", "left"):
             self._known_users.difference_update(changed.get(name, ()))

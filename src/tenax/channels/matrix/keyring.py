@@ -43,6 +43,8 @@ class KeyRing:
         self._reason = "the account is not served yet"
         """Why there are no keys."""
         self._is_final = False
+        self._has_new_keys = True
+        """Whether waiting events may be readable now."""
         self._read: list[str] = []
         """The waiting events that are in the present batch."""
         self._closed_rooms: set[str] = set()
@@ -93,7 +95,9 @@ class KeyRing:
             return
         module = import_module("tenax.channels.matrix.encryption")
         try:
-            await self._crypto.take(answer, since)
+            if self._crypto.take_keys(answer, since):
+                self._has_new_keys = True
+            await self._crypto.take_counts(answer)
         except ChannelRefused as error:
             # The messages of open rooms must not wait for that.
             log.warning("%s", error)
@@ -124,7 +128,7 @@ class KeyRing:
     def readable(self) -> Iterator[tuple[Waiting, dict[str, Any]]]:
         """Yield the waiting events whose key has come."""
         self._read = []
-        if self._crypto is None:
+        if self._crypto is None or not self._has_new_keys:
             return
         for waiting in self._crypto.waiting():
             try:
@@ -141,6 +145,7 @@ class KeyRing:
         if self._crypto is not None and self._read:
             self._crypto.forget(self._read)
         self._read = []
+        self._has_new_keys = False
 
     def rooms_to_notice(self) -> dict[str, str]:
         if self._crypto is None:
