@@ -525,3 +525,53 @@ async def test_a_foreign_reaction_changes_nothing(
         await matrix.wait(
             lambda: any("already" in text for text in world.texts(room=GROUP))
         )
+
+
+async def test_a_homeserver_that_refuses_keys_stops_no_open_room(
+    matrix: FakeMatrix, tmp_path: Path
+) -> None:
+    """Encrypted rooms stay closed then, and everything else goes on."""
+    matrix.fail("query", 403, "M_FORBIDDEN", times=None)
+    room = matrix.room_of(ADA)
+    channel = connect_fast(settings_of(matrix, folder=str(tmp_path / "keys")))
+    assert isinstance(channel, MatrixChannel)
+    cursor = await first_cursor(channel)
+    matrix.say("Hello")
+    (found,) = await receive(channel, cursor)
+    assert isinstance(found, Received)
+    (piece,) = channel.render("Yes.")
+    await channel.send(found.chat, piece, key="k1")
+    matrix.set_encrypted(room)
+    matrix.say(kind="m.room.encrypted", content={"ciphertext": "x"}, room=room)
+    cursor = await first_cursor(channel)
+    matrix.say("Open all the same", room=room)
+    assert len(await receive(channel, cursor)) == 1
+    await channel.close()
+
+
+async def test_an_event_with_garbage_for_words_is_left_out(
+    matrix: FakeMatrix, tmp_path: Path
+) -> None:
+    """With keys, too, an encrypted event that no key can open does not stop the events after it."""
+    room = matrix.room_of(ADA)
+    channel = connect_fast(settings_of(matrix, folder=str(tmp_path / "keys")))
+    assert isinstance(channel, MatrixChannel)
+    cursor = await first_cursor(channel)
+    for content in ({"ciphertext": "x"}, {"algorithm": "m.megolm.v1.aes-sha2"}, {}):
+        matrix.say(kind="m.room.encrypted", content=content, room=room)
+    matrix.say(
+        kind="m.room.encrypted",
+        room=room,
+        content={
+            "algorithm": "m.megolm.v1.aes-sha2",
+            "ciphertext": "no base64",
+            "device_id": "D",
+            "sender_key": "K",
+            "session_id": "S",
+        },
+    )
+    matrix.say("The end")
+    found = await receive(channel, cursor)
+    texts = [update.text for update in found if isinstance(update, Received)]
+    assert texts == ["The end"]
+    await channel.close()

@@ -52,6 +52,7 @@ _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _WAITING_SECONDS_MAX: Final = 30 * 86_400.0
 _WAITING_MAX: Final = 10_000
+_NOTICE_AGAIN_SECONDS: Final = 86_400.0
 _WRONG_SHAPE: Final = (AttributeError, LookupError, TypeError, ValueError)
 _TAKEN_TABLE: Final = "CREATE TABLE IF NOT EXISTS tenax_taken (digest TEXT PRIMARY KEY, since TEXT NOT NULL)"
 _WAITING_TABLE: Final = """
@@ -237,10 +238,15 @@ class Crypto:
                 )
 
     def rooms_to_notice(self, seconds: float) -> dict[str, str]:
-        """Return the rooms where events have waited for some time: room to the first such event."""
+        """Return the rooms where events have waited for some time: room to the first such event.
+
+        A room is left out for a day after its last notice, as long as events of that time wait.
+        """
+        now = time.time()
         rows = self._store.database.execute_sql(
-            "SELECT room, event_id FROM tenax_waiting WHERE noticed = 0 AND at < ? ORDER BY at DESC",
-            (time.time() - seconds,),
+            "SELECT room, event_id FROM tenax_waiting WHERE noticed = 0 AND at < ? AND room NOT IN "
+            "(SELECT room FROM tenax_waiting WHERE noticed = 1 AND at > ?) ORDER BY at DESC",
+            (now - seconds, now - _NOTICE_AGAIN_SECONDS),
         ).fetchall()
         return dict(rows)
 
