@@ -575,3 +575,30 @@ async def test_an_event_with_garbage_for_words_is_left_out(
     texts = [update.text for update in found if isinstance(update, Received)]
     assert texts == ["The end"]
     await channel.close()
+
+
+async def test_garbage_between_devices_stops_nothing(
+    matrix: FakeMatrix, tmp_path: Path
+) -> None:
+    """Anybody can send messages to the device of the bot. What cannot be read is left out."""
+    matrix.room_of(ADA)
+    channel = connect_fast(settings_of(matrix, folder=str(tmp_path / "keys")))
+    assert isinstance(channel, MatrixChannel)
+    cursor = await first_cursor(channel)
+    key = matrix.device_keys["keys"][f"curve25519:{matrix.device}"]
+    bodies = [{"type": kind, "body": "garbage"} for kind in (0, 1, 2, "x")]
+    contents: list[object] = [{}, [], "x", None, {"algorithm": 7}]
+    for body in [*bodies, {}, "x", {"type": 0, "body": 5}]:
+        algorithm = "m.olm.v1.curve25519-aes-sha2"
+        contents.append(
+            {"algorithm": algorithm, "sender_key": "K", "ciphertext": {key: body}}
+        )
+    matrix.to_device = [
+        {"type": kind, "sender": BOB, "content": content}
+        for kind in ("m.room.encrypted", "m.room_key", "m.room_key_request", 5)
+        for content in contents
+    ] + [None, 5, "x", {}]
+    matrix.say("Hello")
+    (found,) = await receive(channel, cursor)
+    assert isinstance(found, Received)
+    await channel.close()

@@ -170,6 +170,8 @@ class FakeMatrix:
         self.copies = 1
         """How often `/sync` gives every event."""
         self.is_reversed = False
+        self.to_device: list[Any] = []
+        """The messages between devices in every answer of `/sync`."""
         self.media: dict[str, tuple[bytes, str]] = {}
         self._changed = threading.Condition(threading.RLock())
         self._events: list[Json] = []
@@ -184,7 +186,7 @@ class FakeMatrix:
         self._server: ThreadingHTTPServer | None = None
         self._errors: list[BaseException] = []
         self._number = 0
-        self._keys: Json = {}
+        self.device_keys: Json = {}
         """The keys of the bot's device."""
 
     @property
@@ -629,11 +631,11 @@ class FakeMatrix:
         return _json({"displayname": self._names[self.bot]})
 
     def _do_query(self, _call: Call, _body: bytes) -> Answer:
-        keys = {self.bot: {self.device: self._keys}} if self._keys else {}
+        keys = {self.bot: {self.device: self.device_keys}} if self.device_keys else {}
         return _json({"device_keys": keys})
 
     def _do_keys(self, call: Call, _body: bytes) -> Answer:
-        self._keys = call.content.get("device_keys", self._keys)
+        self.device_keys = call.content.get("device_keys", self.device_keys)
         count = len(call.content.get("one_time_keys", ()))
         return _json({"one_time_key_counts": {"signed_curve25519": count}})
 
@@ -790,6 +792,7 @@ class FakeMatrix:
         return {
             "next_batch": f"s{len(self._events)}",
             "rooms": {"join": joined, "invite": invited},
+            "to_device": {"events": self.to_device},
         }
 
     def _invite_state(self, room_id: str) -> list[Json]:

@@ -142,6 +142,10 @@ class _Rooms(msgspec.Struct):
 class _Sync(msgspec.Struct):
     next_batch: str
     rooms: _Rooms = msgspec.field(default_factory=_Rooms)
+    # The keys take these from the answer as it came. Here, their form is checked.
+    to_device: _Events = msgspec.field(default_factory=_Events)
+    device_lists: dict[str, list[str]] = {}
+    device_one_time_keys_count: dict[str, int] = {}
 
 
 class _Taken(NamedTuple):

@@ -53,7 +53,8 @@ _FILE_MODE: Final = 0o600
 _WAITING_SECONDS_MAX: Final = 30 * 86_400.0
 _WAITING_MAX: Final = 10_000
 _NOTICE_AGAIN_SECONDS: Final = 86_400.0
-_WRONG_SHAPE: Final = (AttributeError, LookupError, TypeError, ValueError)
+STORE_ERRORS: Final = (peewee.PeeweeException, OSError)
+"""The errors of the file with the keys."""
 _TAKEN_TABLE: Final = "CREATE TABLE IF NOT EXISTS tenax_taken (digest TEXT PRIMARY KEY, since TEXT NOT NULL)"
 _WAITING_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS tenax_waiting (
@@ -166,7 +167,10 @@ class Crypto:
             if event["type"] == "m.room.encrypted":
                 parsed = ToDeviceEvent.parse_event(event)
                 self._machine.handle_to_device_event(parsed)
-        except (EncryptionError, *_WRONG_SHAPE) as error:
+        except Exception as error:
+            # Anybody can send such a message, and the library checks little of it. It must not stop the other ones.
+            if isinstance(error, STORE_ERRORS):
+                raise
             log.warning("Matrix: a key cannot be read: %s.", type(error).__name__)
 
     async def _repair_sessions(self) -> None:
@@ -178,6 +182,8 @@ class Crypto:
             wanted = {}
         if wanted:
             await self._claim(wanted)
+            # A device that did not answer well is not asked again and again.
+            machine.wedged_devices.clear()
         for message in list(machine.outgoing_to_device_messages):
             content: dict[str, Any] = {"messages": message.as_dict()["messages"]}
             await self._send_to_devices(message.type, content)
@@ -200,6 +206,8 @@ class Crypto:
             found = self._machine.decrypt_megolm_event(parsed, room)
         except EncryptionError:
             return None
+        except (AssertionError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError("an event with wrong fields") from error
         source = found.source
         if source.get("room_id", room) != room or "type" not in source:
             raise ValueError("an event of another room")
@@ -310,7 +318,24 @@ class Crypto:
                 "Matrix: cannot begin with a device: the answer is unknown."
             )
         with self._transaction():
+            for user, devices in response.one_time_keys.items():
+                for device, key in devices.items():
+                    self._begin_session(user, device, key)
+
+    def _begin_session(self, user: str, device: str, key: dict[str, Any]) -> None:
+        """Begin to talk with a device. A device with broken keys gets no keys of rooms, and stops no other device."""
+        try:
+            response = KeysClaimResponse({user: {device: key}}, {})
             self._machine.handle_response(response)
+        except Exception as error:
+            if isinstance(error, STORE_ERRORS):
+                raise
+            log.warning(
+                "Matrix: the keys of the device %.40s of %.100s are broken: %s.",
+                device,
+                user,
+                type(error).__name__,
+            )
 
     async def _share_key(self, room: str, users: list[str]) -> None:
         """Give the key of the room to all devices. Another set of devices gets another key."""
@@ -347,7 +372,3 @@ class Crypto:
     async def _send_to_devices(self, kind: str, content: dict[str, Any]) -> None:
         path = path_of("sendToDevice", kind, uuid.uuid4().hex)
         await self._requests.put(path, content, "send keys", sends=False)
-
-
-STORE_ERRORS: Final = (peewee.PeeweeException, OSError)
-"""The errors of the file with the keys."""
