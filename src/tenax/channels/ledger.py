@@ -204,6 +204,8 @@ class Ledger:
                 row = msgspec.structs.replace(row, repeated=1)
         # A platform that recognises the key keeps the text of the first try, which may be another one.
         may_be_there = row.state == "sending" and not row.repeated
+        # Only an edit can bring the newest text there.
+        may_be_there = may_be_there and self._channel.traits.edits
         marked = self._marked(row, piece)
         short = marked
         if not whole and len(marked.text) > PLACED_CHARS:
