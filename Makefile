@@ -40,6 +40,7 @@ test: $(VENV)/installed-dev
 # Kills, faults, the browser and PostgreSQL. Together with `make test` every test once, except those of `make nightly`.
 proof: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page
+	$(BIN)/python -m tools.synapse
 	$(PYTEST) -n 2 --target=proof tests
 
 # The crash tests whose counts tests/support/counts.py raises.
@@ -48,6 +49,7 @@ REPEATED = $(shell grep --files-with-matches "^from tests.support.counts import"
 # Full counts, an installation from scratch, the benchmark, and the second engine of the agent's tests.
 nightly: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page
+	$(BIN)/python -m tools.synapse
 	$(PYTEST) -n 2 --target=nightly tests
 	TENAX_COUNTS=full $(PYTEST) -n 2 --timeout=3600 --target=proof $(REPEATED)
 

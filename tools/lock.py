@@ -22,6 +22,7 @@ PYTHON_MIN: Final = "3.11"
 UV: Final = "uv==0.13.7"
 BUILD: Final = ("build>=1.2,<2", "editables>=0.5,<1")
 """What `make wheel` and an editable installation need besides the build system of pyproject.toml."""
+SYNAPSE: Final = "matrix-synapse==1.163.2"
 _PYPROJECT: Final = "pyproject.toml"
 RUN_EXTRAS: Final = ("discord", "matrix", "mcp", "secrets", "telegram", "webhook")
 """The extras of `make run`. With them, everything in Settings can be set up without an installation by hand."""
@@ -62,6 +63,8 @@ def main() -> int:
         )
         # The package of the model asks for a library that takes minutes to compile and is never used.
         _compile(uv, "practice", "-", "--no-deps", needs=PACKAGES)
+        # A homeserver for the tests, in an environment of its own (tools/synapse.py).
+        _compile(uv, "synapse", "-", needs=[SYNAPSE])
     return 0
 
 

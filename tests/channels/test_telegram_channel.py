@@ -17,6 +17,7 @@ from tenax.channels.base import (
     Button,
     Chat,
     Edited,
+    Invited,
     OutgoingFile,
     Person,
     Piece,
@@ -829,6 +830,7 @@ async def test_an_edit_has_an_id_of_its_own(
     telegram.edit(number, "two")
     telegram.edit(number, "three")
     first, second, third = await receive(channel)
+    assert isinstance(first, Received)
     assert isinstance(second, Edited)
     assert isinstance(third, Edited)
     assert (second.message, second.text) == (first.message, "two")
@@ -987,6 +989,7 @@ async def test_no_damaged_update_stops_the_others(
     for update in found:
         stored = msgspec.json.encode(update)
         assert msgspec.json.decode(stored, type=type(update)) == update
+        assert not isinstance(update, Invited)
         ids = [update.chat.id, update.message]
         assert all(number.lstrip("-").isdecimal() for number in ids)
 

@@ -31,6 +31,8 @@ __all__ = [
     "Choice",
     "Deleted",
     "Edited",
+    "Invited",
+    "Joins",
     "Kind",
     "OutgoingFile",
     "Person",
@@ -125,6 +127,15 @@ class Deleted(_Value, frozen=True, tag="delete"):
     message: str
 
 
+class Invited(_Value, frozen=True, tag="invitation"):
+    """A person has invited the bot. The platform gives no messages before the bot has joined (see `Joins`)."""
+
+    id: str
+    chat: Chat
+    """A chat that the person calls a private chat is no group here. The platform may not have checked that."""
+    sender: Person
+
+
 class Tapped(_Value, frozen=True, tag="tap"):
     """A person has used a button, or a reaction that stands for a button."""
 
@@ -139,7 +150,7 @@ class Tapped(_Value, frozen=True, tag="tap"):
     """What the platform needs for `answer_tap`."""
 
 
-Update = Received | Edited | Deleted | Tapped
+Update = Received | Edited | Deleted | Tapped | Invited
 
 
 class Batch(_Value, frozen=True):
@@ -304,4 +315,15 @@ class RequestChannel(Channel, Protocol):
 
         The names of the headers are in lower case. Raises `NotAuthorized` with the reason for the log, or `InvalidInput`
         if a signed request has an invalid content. Also works before `open` and after `close`.
+        """
+
+
+@runtime_checkable
+class Joins(Protocol):
+    """A channel on a platform where a bot has to accept invitations."""
+
+    async def join(self, invitation: Invited, *, is_known: bool) -> None:
+        """Accept an invitation. `is_known` is whether the person may talk: a stranger gets a private chat only.
+
+        Raises `ChannelAway`, `FloodWait` or `NotAuthorized`. The invitation comes again then.
         """

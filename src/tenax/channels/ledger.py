@@ -218,6 +218,10 @@ class Ledger:
                 return await self._save(row, state="placed", message=found)
             if not await self._may_repeat(chat, row):
                 row = msgspec.structs.replace(row, repeated=1)
+        # A platform that recognises the key keeps the text of the first try, which may be another one.
+        may_be_there = row.state == "sending" and not row.repeated
+        # Only an edit can bring the newest text there.
+        may_be_there = may_be_there and self._channel.traits.edits
         marked = self._marked(row, piece)
         short = marked
         if not whole and len(marked.text) > PLACED_CHARS:
@@ -227,10 +231,11 @@ class Ledger:
             message = await self._channel.send(
                 chat, short, key=begun.key, buttons=buttons
             )
-            self._note_shown(chat, message, short.text)
+            if not may_be_there:
+                self._note_shown(chat, message, short.text)
             return message
 
-        complete = whole and (bool(buttons) or short is marked)
+        complete = whole and not may_be_there
         return await self._send(chat, row, send, "delivered" if complete else "placed")
 
     async def _send(

@@ -32,6 +32,11 @@ class People:
         self._allowed = frozenset(allowed)
         self._logged: set[str] = set()
 
+    @property
+    def has_list(self) -> bool:
+        """Whether the settings name people. Then strangers get no answer."""
+        return bool(self._allowed)
+
     async def user_of(self, person: Person) -> str | None:
         """Return the user of a person, or `None` for a stranger.
 

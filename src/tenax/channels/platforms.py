@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from tenax.channels.base import Channel
 from tenax.channels.webhook.secret import make_secret
@@ -19,6 +19,7 @@ __all__ = [
     "check_people",
     "connect",
     "platform_name",
+    "sign_in",
 ]
 
 HOOKS: Final = "/api/hooks/"
@@ -49,6 +50,8 @@ class PlatformInfo(NamedTuple):
     has_any_chat: bool = False
     """Whether the owner can continue a conversation there before anybody has written: in a chat with the id of the
     conversation. The account needs an address for this."""
+    signs_in: str = ""
+    """The module below `tenax.channels` with the function `sign_in`, on a platform where accounts are on homeservers."""
 
 
 PLATFORMS: Final[Mapping[Platform, PlatformInfo]] = {
@@ -67,6 +70,24 @@ Tenax talks as a bot of your own. To create one:
         person_about="an id is a number",
         promise_in="exactly once",
         promise_out="at least once; only the first words can come twice, marked",
+    ),
+    "matrix": PlatformInfo(
+        name="Matrix",
+        module="matrix.channel",
+        signs_in="matrix.signin",
+        steps="""\
+Tenax talks with an account of its own on a homeserver. To create one:
+
+  1. Open a Matrix program, such as Element, and sign out or use a private window.
+  2. Create an account for Tenax on your homeserver, or ask the administrator of the homeserver for one.
+  3. Have the address of the homeserver, the user id, such as @tenax:example.org, and the password ready.
+     The password is used once, to sign in, and is not stored. An access token does as well.
+""",
+        asks_for="Password or access token",
+        person=r"@[^:\s]+:\S+",
+        person_about="an id has the form @NAME:SERVER",
+        promise_in="exactly once",
+        promise_out="exactly once, if a retry follows within a day; later at least once, marked",
     ),
     "discord": PlatformInfo(
         name="Discord",
@@ -123,6 +144,28 @@ def connect(settings: ChannelSettings) -> Channel:
         ) from error
     create: Callable[[ChannelSettings], Channel] = module.connect
     return create(settings)
+
+
+async def sign_in(values: Mapping[str, Any], secret: str) -> tuple[dict[str, str], str]:
+    """Return the settings of an account that the platform knows, and the token, for what a person has entered.
+
+    Raises `InvalidInput` for a wrong secret, and the errors of `Channel.open`.
+    """
+    info = PLATFORMS[values["platform"]]
+    if not info.signs_in:
+        return {}, secret
+    if not values.get("url"):
+        raise InvalidInput(
+            f"{info.name} needs the address of the homeserver.",
+            hint="It looks like https://matrix.example.org.",
+        )
+    user = values.get("user")
+    if user and not re.fullmatch(info.person, user, re.ASCII):
+        raise InvalidInput(
+            f"{user!r:.60} is not the id of a user on {info.name}: {info.person_about}."
+        )
+    module = import_module(f"tenax.channels.{info.signs_in}")
+    return cast("tuple[dict[str, str], str]", await module.sign_in(values, secret))
 
 
 def platform_name(platform: str) -> str:

@@ -20,6 +20,8 @@ from tenax.channels.base import (
     Chat,
     Deleted,
     Edited,
+    Invited,
+    Joins,
     Received,
     Tapped,
     Update,
@@ -98,6 +100,8 @@ class Receiver:
                 await self._take_deletion(update)
             case Tapped():
                 await self._take_tap(update)
+            case Invited():
+                await self._take_invitation(update)
 
     async def close(self) -> None:
         """Cancel the commands that wait for a model."""
@@ -236,6 +240,17 @@ class Receiver:
         if code is not None:
             text = _PAIR_TEXT.format(code=code)
             await self._reply(message.chat, f"pair:{code}", text)
+
+    async def _take_invitation(self, invitation: Invited) -> None:
+        """Join a chat of a person who may talk. A stranger gets a private chat, to be able to get a code."""
+        if not isinstance(self._channel, Joins):
+            return
+        user = await self._people.user_of(invitation.sender)
+        if user is None:
+            self._people.log_once(invitation.sender)
+            if invitation.chat.is_group or self._people.has_list:
+                return
+        await self._channel.join(invitation, is_known=user is not None)
 
     async def _note_chat(self, chat: Chat) -> None:
         key = (chat.id, chat.thread)

@@ -20,6 +20,7 @@ from tenax.channels.platforms import (
     check_people,
     connect,
     platform_name,
+    sign_in,
 )
 from tenax.channels.rows import (
     FAILED_STATES,
@@ -239,7 +240,11 @@ def _to_json(account: AccountState, now: int) -> dict[str, Any]:
 @click.option(
     "--url",
     metavar="URL",
-    help="Telegram: the address of a Bot API server of your own. Webhook: the address that gets the answers.",
+    help="Matrix: the address of the homeserver. Telegram: the address of a Bot API server of your own. Webhook: the "
+    "address that gets the answers.",
+)
+@click.option(
+    "--user", metavar="ID", help="Matrix: the account, such as @tenax:example.org."
 )
 @pass_config
 def add(
@@ -248,18 +253,31 @@ def add(
     label: str | None,
     allow: tuple[str, ...],
     url: str | None,
+    user: str | None,
 ) -> None:
     """Connect an account of a chat app, or give an account a new token.
 
     Asks for the token, or reads the token from stdin if stdin is not a terminal. Nothing is saved before the chat app
-    has accepted the token. For a webhook, Tenax makes a secret and prints it if none is entered.
+    has accepted the token. Matrix takes a password as well: it is used once, and is not saved. For a webhook, Tenax makes
+    a secret and prints it if none is entered.
     """
     label = label or platform
     known = config.channels.get(label)
     values: dict[str, Any] = {"platform": platform}
+    has_steps = PLATFORMS[cast("Platform", platform)].signs_in and sys.stdin.isatty()
+    if has_steps:
+        click.echo(PLATFORMS[cast("Platform", platform)].steps)
     url = url or (known.url if known else None)
+    user = user or (known.user if known else None)
+    if has_steps:
+        url = url or click.prompt("Address of the homeserver")
+        user = user or click.prompt("User id")
     if url:
         values["url"] = url
+    if user:
+        values["user"] = user
+    if known is not None and known.device and known.user == user:
+        values["device"] = known.device
     allowed = check_people(cast("Platform", platform), allow) or (
         known.allow if known else ()
     )
@@ -268,15 +286,19 @@ def add(
     # Before the person is asked for a token.
     check_values(config, {"channels": {label: values}}, {})
     info = PLATFORMS[cast("Platform", platform)]
-    token, is_new = _read_token(cast("Platform", platform))
+    secret, is_new = _read_token(cast("Platform", platform))
+    click.echo("Checking the token ...", err=True)
+    found, token = asyncio.run(sign_in(values, secret))
+    values |= found
     settings = ChannelSettings(
         label=label,
         platform=cast("Platform", platform),
         token=Secret(token, "what was entered"),
         url=url,
+        user=values.get("user"),
+        device=values.get("device"),
         allow=allowed,
     )
-    click.echo("Checking the token ...", err=True)
     name = asyncio.run(_check_account(config, settings))
     set_channel(config, label, values, token=token)
     if info.takes_requests:
@@ -289,7 +311,8 @@ def _read_token(platform: Platform) -> tuple[str, bool]:
     """Return the token, and whether Tenax has made it."""
     info = PLATFORMS[platform]
     if sys.stdin.isatty():
-        click.echo(info.steps)
+        if not info.signs_in:
+            click.echo(info.steps)
         default = "" if info.makes_token else None
         token = click.prompt(
             f"{info.asks_for} (not shown)",
@@ -299,7 +322,7 @@ def _read_token(platform: Platform) -> tuple[str, bool]:
         )
     else:
         line = sys.stdin.buffer.readline(_TOKEN_CHARS_MAX)
-        token = line.decode("ascii", "replace")
+        token = line.decode("utf-8", "replace")
     token = str(token).strip()
     if not token and info.makes_token is not None:
         return info.makes_token(), True

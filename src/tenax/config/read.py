@@ -81,6 +81,11 @@ class Directories:
         return self.data / "servers"
 
     @property
+    def channels(self) -> Path:
+        """The folder with the folders of accounts in chat apps, such as the keys of encrypted rooms."""
+        return self.data / "channels"
+
+    @property
     def snapshots(self) -> Path:
         """The folder with earlier contents of changed files (`workspace/snapshots.py`)."""
         return self.data / "files"
@@ -190,7 +195,7 @@ def _resolve(
             for name, server in settings.mcp.items()
         },
         channels={
-            label: _resolve_channel(label, channel, file)
+            label: _resolve_channel(label, channel, file, directories)
             for label, channel in settings.channels.items()
         },
         rules=_check_rules(settings.rules, file),
@@ -324,7 +329,12 @@ def _resolve_tools_folder(
             f"{sentence}, which holds Tenax's own files: its settings, keys and store.",
             hint="Choose a folder that does not, such as one inside it.",
         )
-    private = (directories.users, directories.servers, directories.snapshots)
+    private = (
+        directories.users,
+        directories.servers,
+        directories.snapshots,
+        directories.channels,
+    )
     if any(real.is_relative_to(os.path.realpath(path)) for path in private):
         raise ConfigError(
             f"{sentence}, where Tenax keeps the files of other users, MCP servers and its snapshots.",
@@ -511,9 +521,9 @@ def resolve_server(
 
 
 def _resolve_channel(
-    label: str, channel: ChannelSettings, file: Path
+    label: str, channel: ChannelSettings, file: Path, directories: Directories
 ) -> ChannelSettings:
-    """Fill in the label of an account in a chat app."""
+    """Fill in the label and the folder of an account in a chat app."""
     path = f"channels.{label}"
     if not re.fullmatch(r"(?=.{1,32}$)[a-z0-9]+([_-][a-z0-9]+)*", label):
         raise ConfigError(
@@ -522,7 +532,7 @@ def _resolve_channel(
         )
     if channel.url:
         check_url(channel.url, f"{path}.url in {file}")
-    return replace(channel, label=label)
+    return replace(channel, label=label, folder=str(directories.channels / label))
 
 
 def _check_rules(rules: tuple[RuleSettings, ...], file: Path) -> tuple[Rule, ...]:

@@ -45,7 +45,7 @@ PORT_MAX: Final = 65_535
 _HOST_PATTERN: Final = r"\A[0-9A-Za-z.:_-]+\Z"
 
 Api = Literal["openai", "anthropic", "practice", "script"]
-Platform = Literal["telegram", "discord", "webhook"]
+Platform = Literal["telegram", "matrix", "discord", "webhook"]
 Resume = Literal["auto", "ask"]
 Effort = Literal["low", "medium", "high"]
 Names = tuple[str, ...]
@@ -203,6 +203,8 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
     """[channels.LABEL]: an account of Tenax in a chat app, such as a bot on Telegram."""
 
     label: str = ""
+    folder: str = ""
+    """Where the account may keep files, such as the keys of encrypted rooms. Not a setting."""
     platform: Annotated[Platform, _about("The chat app.")]
     token: Annotated[
         Secret | None,
@@ -211,8 +213,20 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
     url: Annotated[
         HttpAddress | None,
         _about(
-            "Telegram: the address of a Bot API server of your own. Webhook: the address that gets the answers.",
+            "Matrix: the address of the homeserver. Telegram: the address of a Bot API server of your own. Webhook: the "
+            "address that gets the answers.",
             shape="an address that begins with http:// or https://",
+        ),
+    ] = None
+    user: Annotated[
+        str | None,
+        _about("Matrix: the account, such as @tenax:example.org."),
+    ] = None
+    device: Annotated[
+        str | None,
+        _about(
+            "Matrix: the device of the access token. It stays the same: by the device, the homeserver recognises a "
+            "repeated message."
         ),
     ] = None
     allow: Annotated[

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from tenax.assembly import Runtime
 from tenax.channels.base import Channel, Kind
 from tenax.channels.people import user_name
-from tenax.channels.platforms import PLATFORMS, check_people, connect
+from tenax.channels.platforms import PLATFORMS, check_people, connect, sign_in
 from tenax.channels.rows import (
     FAILED_STATES,
     OPEN_STATES,
@@ -171,7 +171,9 @@ class NewAccount(RequestBody):
     label: Label | None = None
     """The name in the settings. By default, the name of the platform."""
     url: Annotated[str, Meta(max_length=2000)] = ""
-    """The address of a server of one's own. By default, the platform's server."""
+    """The address of a server of one's own. By default, the platform's server. Matrix: the homeserver."""
+    user: Annotated[str, Meta(max_length=255)] = ""
+    """Matrix: the account, such as @tenax:example.org. The token may be its password: it is used once, and not saved."""
     allow: Annotated[list[Name], Meta(max_length=100)] = []  # noqa: RUF012  (msgspec copies it)
     """The platform's ids of people who may talk without a code. Other people then get no answer."""
 
@@ -208,7 +210,8 @@ async def add_channel(call: Request, body: NewAccount) -> ChannelList:
     state = state_of(call)
     await state.look_at_settings()
     label, values = _settings_of(state.config, body)
-    token = _token_of(body)
+    found, token = await _sign_in_with(values, _token_of(body))
+    values |= found
     channel = await _connect(state.config, label, values, token)
     try:
         await _refuse_another(state, label, channel.account)
@@ -239,11 +242,35 @@ def _settings_of(config: Config, body: NewAccount) -> tuple[str, dict[str, Any]]
         values["url"] = url
     if allow:
         values["allow"] = allow
+    user = body.user.strip() or (known.user if known else "")
+    if user:
+        values["user"] = user
+    if known is not None and known.device and known.user == user:
+        values["device"] = known.device
     return label, values
+
+
+async def _sign_in_with(
+    values: dict[str, Any], secret: str
+) -> tuple[dict[str, str], str]:
+    """Return what the platform says about an account, and the token. Most platforms know only tokens."""
+    try:
+        async with asyncio.timeout(_CHECK_SECONDS):
+            return await sign_in(values, secret)
+    except TimeoutError as error:
+        raise Refused(
+            f"The homeserver has not answered within {_CHECK_SECONDS:.0f} seconds. Nothing was saved.",
+            hint="Check the address and the network of the machine on which Tenax runs, and try again.",
+        ) from error
+    except ChannelError as error:
+        raise Refused(f"{error} Nothing was saved.", hint=error.hint) from error
 
 
 def _token_of(body: NewAccount) -> str:
     token = body.token.strip()
+    if PLATFORMS[body.platform].signs_in and token:
+        # A password may have any characters.
+        return token
     if not (token.isascii() and token.isprintable()) or " " in token or not token:
         raise InvalidInput(
             "This is not a token: a token has no spaces and no special characters.",

@@ -130,11 +130,12 @@ interface Adding { put: (found: ChannelList) => void }
 /** How an account of a chat app is added, by platform. */
 const FORMS: Record<string, (adding: Adding) => ComponentChildren> = {
   telegram: (adding) => <AddTelegram {...adding} />,
+  matrix: (adding) => <AddMatrix {...adding} />,
   discord: (adding) => <AddDiscord {...adding} />,
   webhook: (adding) => <AddWebhook path={PATH} {...adding} />,
 };
 /** What a token looks like, by platform. */
-const TOKEN_HINTS: Record<string, TextKey> = { telegram: "chats.token_hint", discord: "chats.discord_token_hint" };
+const TOKEN_HINTS: Record<string, TextKey> = { telegram: "chats.token_hint", matrix: "chats.password_hint", discord: "chats.discord_token_hint" };
 
 /** Asks for the chat app, and then for what it needs. */
 function AddAccount(adding: Adding) {
@@ -172,6 +173,32 @@ function AddDiscord({ put }: Adding) {
   </TokenForm>;
 }
 
+/** Asks for the homeserver, the user and the password. The server signs in before anything is saved. */
+function AddMatrix({ put }: Adding) {
+  const [url, setUrl] = useState("");
+  const [user, setUser] = useState("");
+  const [secret, setSecret] = useState("");
+  const { error, busy, save } = useSave();
+  const connect = async () => {
+    const account = { platform: "matrix", url: url.trim(), user: user.trim(), token: secret.trim() };
+    if (!(await save(async () => put(await call<ChannelList>("POST", PATH, account)), t("chats.connected")))) return;
+    setSecret("");
+    void loadSetup(); // conversations look for their chats from now on
+  };
+  return <form class="connect" aria-label={t("chats.add")} onSubmit={prevented(connect)}>
+    <p class="meta">{t("chats.matrix_about")}</p>
+    <ol class="steps">
+      <li>{t("chats.matrix_step_account")}</li>
+      <li>{t("chats.matrix_step_enter")}</li>
+    </ol>
+    <Field label={t("chats.homeserver")} hint={t("chats.homeserver_hint")} type="url" required maxLength={2000} value={url} put={setUrl} />
+    <Field label={t("chats.user")} hint={t("chats.user_hint")} required maxLength={255} value={user} put={setUser} spellcheck={false} />
+    <Field label={t("chats.password")} hint={t("chats.password_hint")} type="password" required maxLength={1000} value={secret} put={setSecret} spellcheck={false} />
+    <Refusal text={error} />
+    <div class="choices"><button type="submit" class="main" disabled={busy}>{busy ? t("chats.checking") : t("chats.connect")}</button></div>
+  </form>;
+}
+
 interface TokenFormProps { platform: string; label?: string; button: string; put: (found: ChannelList) => void; children?: ComponentChildren }
 
 /** Asks for a token. The server tries the token before anything is saved. */
@@ -188,7 +215,7 @@ function TokenForm({ platform, label, button, put, children }: TokenFormProps) {
   };
   return <form class="connect" aria-label={label === undefined ? t("chats.add") : t("chats.new_token")} onSubmit={prevented(connect)}>
     {children}
-    <Field label={t("chats.token")} hint={t(TOKEN_HINTS[platform] ?? "chats.token_hint")} type="password" required maxLength={1000} value={token} put={setToken} spellcheck={false} />
+    <Field label={t(platform === "matrix" ? "chats.password" : "chats.token")} hint={t(TOKEN_HINTS[platform] ?? "chats.token_hint")} type="password" required maxLength={1000} value={token} put={setToken} spellcheck={false} />
     {label === undefined && platform === "telegram" && <details class="fold">
       <summary>{t("chats.own_server")}</summary>
       <Field label={t("chats.url")} hint={t("chats.url_hint")} type="url" maxLength={2000} value={url} put={setUrl} />

@@ -1,0 +1,1 @@
+"""Matrix: an account on a homeserver, also in encrypted rooms."""
