@@ -7,14 +7,13 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from tenax.channels.base import Batch, Chat, Received, Update
+from tenax.channels.base import Batch, Channel, Chat, Received, Update
 from tenax.channels.matrix.channel import MatrixChannel
 from tenax.channels.matrix.requests import Times
-from tenax.channels.rows import ChannelRows
 from tenax.config.schema import ChannelSettings
 from tenax.config.secret import Secret
 from tenax.errors import ChannelRefused
@@ -22,9 +21,10 @@ from tenax.events import MessageUser
 from tenax.journal import LOCAL_USER
 from tenax.models.scripted import Reply, ScriptedCall
 from tenax.parts import File
-from tests.support.matrix import Answer, Call, FakeMatrix, MatrixProxy
+from tests.support.chats import GatewayWorld
+from tests.support.matrix import Answer, Call, MatrixProxy
 from tests.support.matrix_program import Program
-from tests.support.matrix_world import MatrixWorld
+from tests.support.matrix_world import connect_fast
 from tests.support.needs import Missing
 from tests.support.synapse import Account, Synapse, python_of_synapse
 
@@ -43,17 +43,12 @@ def synapse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Synapse]:
         yield synapse
 
 
-class SynapseWorld(MatrixWorld):
+class SynapseWorld(GatewayWorld):
     """A gateway that serves an account on Synapse."""
 
     def __init__(
         self, bot: Account, owner: str, home: Path, replies: list[Reply]
     ) -> None:
-        unused = FakeMatrix()
-        super().__init__(unused, "sqlite", home, replies, pair=False)
-        unused.close()
-        self.account = f"matrix:{bot.user}"
-        self.owner = owner
         settings = ChannelSettings(
             label="matrix",
             platform="matrix",
@@ -63,12 +58,21 @@ class SynapseWorld(MatrixWorld):
             device=bot.device,
             folder=str(home / "channels" / "matrix"),
         )
-        self.config = self.with_channel(settings)
+        account = f"matrix:{bot.user}"
+        super().__init__(settings, account, "sqlite", home, replies)
+        self.owner = owner
 
-    async def before_start(self) -> None:
-        ChannelRows(self.journal).add_person(
-            self.account, self.owner, LOCAL_USER, "Ada"
-        )
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        # What was written before the first connection is no news.
+        await self.until(lambda: self.rows.value(self.account, "cursor"))
+        return self
+
+    def prepare(self) -> None:
+        self.rows.add_person(self.account, self.owner, LOCAL_USER, "Ada")
+
+    def connect(self, settings: ChannelSettings) -> Channel:
+        return connect_fast(settings)
 
 
 class Scene:
