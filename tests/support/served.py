@@ -159,6 +159,12 @@ class Served:
         _, said = self.process.communicate(timeout=SECONDS)
         return self.process.returncode, said, time.monotonic() - began
 
+    @property
+    def port(self) -> int:
+        """The port on which it listens, whatever address its links have."""
+        where = json.loads((self.home / "run" / "serve").read_text())["url"]
+        return int(where.rpartition(":")[2])
+
     def server(self) -> int:
         """The process id of the server under the parent."""
         return self._children()[0]

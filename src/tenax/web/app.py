@@ -205,13 +205,14 @@ def application(state: ServerState) -> Starlette:
     public = frozenset(endpoint.path for endpoint in found if endpoint.public)
     routes = [endpoint.route for endpoint in found]
     routes += [Route("/api/openapi.json", describe), *PAGE_ROUTES]
+    serve = state.config.serve
     guard = Middleware(
         Guard,
         signins=state.signins,
-        host=state.config.serve.host,
+        host=serve.host,
         public=public,
-        proxied=bool(state.config.serve.proxies),
-        url=state.config.serve.url,
+        proxied=bool(serve.proxies) and not serve.url,
+        url=serve.url,
     )
     app = Starlette(
         routes=routes,

@@ -67,7 +67,7 @@ class Guard:
         self._host = host.lower()
         self._public = public
         self._proxied = proxied
-        """Whether a proxy is configured. A proxy may have any address."""
+        """Whether a proxy without a public address is configured. Such a proxy may have any address."""
         self._public_address = PublicAddress.of(url) if url else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
