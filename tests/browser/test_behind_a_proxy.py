@@ -112,7 +112,8 @@ def test_a_person_works_through_a_proxy(
     """Link, stream, upload, pictures, frames, cookie, reload and the worker: all below the public address."""
     path = "/tenax/" if site.url.endswith("/tenax") else "/"
     assert served.link.startswith(f"{site.url}/link#code=")
-    with outside.chromium.window(site=f"{site.url}/") as window:
+    with outside.chromium.window() as window:
+        window.site = f"{site.url}/"
         tab = window.tab(served.link)
         page = tab.page
         expect(tab.box).to_be_visible()

@@ -176,16 +176,13 @@ class AnyBrowser:
         self._browser = browser
 
     @contextmanager
-    def window(self, *, site: str = LOCAL, **how: Any) -> Iterator[Window]:
-        """A window for as long as the block lasts. What went wrong in it unexpectedly is an error at its end.
-
-        `site` is the beginning of the addresses that it may ask.
-        """
+    def window(self, **how: Any) -> Iterator[Window]:
+        """A window for as long as the block lasts. What went wrong in it unexpectedly is an error at its end."""
         context = self._browser.new_context(
             **{"viewport": {"width": 1280, "height": 800}, **how}
         )
         try:
-            window = Window(context, site)
+            window = Window(context)
             yield window
             window.check()
         finally:
@@ -199,9 +196,10 @@ class Chromium(AnyBrowser):
 class Window:
     """One person's browser."""
 
-    def __init__(self, context: BrowserContext, site: str = LOCAL) -> None:
+    def __init__(self, context: BrowserContext) -> None:
         self.context = context
-        self._site = site
+        self.site = LOCAL
+        """How the addresses begin that it may ask."""
         self.errors: list[str] = []
         self.requests: list[str] = []
         self._expected: list[str] = []
@@ -244,7 +242,7 @@ class Window:
         foreign = [
             request
             for request in self.requests
-            if not request.startswith((self._site, "data:", "blob:"))
+            if not request.startswith((self.site, "data:", "blob:"))
         ]
         assert not foreign, f"the page asked elsewhere: {foreign}"
 

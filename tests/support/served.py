@@ -103,7 +103,7 @@ class Served:
         self.env = {**environment(home), **(env or {})}
         self._port: socket.socket | None = None
         self._pages: list[Page] = []
-        self._command = [sys.executable, "-P", "-m", "tenax", *(command or ("serve",))]
+        self.command = [sys.executable, "-P", "-m", "tenax", *(command or ("serve",))]
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):  # it is another's already
@@ -134,7 +134,7 @@ class Served:
     def start(self) -> None:
         """Start it, and wait for its link."""
         self.process = subprocess.Popen(
-            self._command,
+            self.command,
             env=self.env,
             cwd=self._cwd,
             stdout=subprocess.PIPE,
