@@ -11,7 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from socket import socket
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from playwright.sync_api import Playwright
 
@@ -19,12 +21,14 @@ from tenax.models import Reply
 from tests.support.browser import Beside, Chromium, Pace, Tab, Wire, expect, launched
 from tests.support.files import png
 from tests.support.proxies import NAMES, Certificate, Site, caddy, nginx, sites
-from tests.support.served import Served, kept_port
+from tests.support.served import SECONDS, Page, Served, Stream, kept_port
 from tests.support.turns import set_up
 
-ANSWER = "One two three four. " * 20
+ANSWER = " ".join(f"w{number}" for number in range(1, 101))
 DIAGRAM = "```mermaid\ngraph TD\n  A[Start] --> B[Ship it]\n```\n"
-WORDS_AT_FIRST = 8
+STEPS = (8, 16, 24)
+PHOTO = png(640, 400) + bytes(3 << 20)
+"""Larger than nginx accepts by itself. What follows the end of a picture is ignored."""
 
 
 class Outside(NamedTuple):
@@ -65,7 +69,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pace(home: Path) -> Pace:
-    return Pace(home, WORDS_AT_FIRST)
+    return Pace(home, STEPS[0])
 
 
 @pytest.fixture(params=["name", "path"])
@@ -112,6 +116,7 @@ def test_a_person_works_through_a_proxy(
     """Link, stream, upload, pictures, frames, cookie, reload and the worker: all below the public address."""
     path = "/tenax/" if site.url.endswith("/tenax") else "/"
     assert served.link.startswith(f"{site.url}/link#code=")
+    _frames_pass_at_once(served, site, outside)
     with outside.chromium.window() as window:
         window.site = f"{site.url}/"
         tab = window.tab(served.link)
@@ -119,7 +124,7 @@ def test_a_person_works_through_a_proxy(
         expect(tab.box).to_be_visible()
         assert page.url == f"{site.url}/"
         page.get_by_label("Files to attach").set_input_files(
-            {"name": "photo.png", "mimeType": "image/png", "buffer": png(640, 400)}
+            {"name": "photo.png", "mimeType": "image/png", "buffer": PHOTO}
         )
         waiting = page.get_by_role("list", name="Attachments").get_by_role("listitem")
         expect(waiting).to_contain_text("photo.png")
@@ -145,13 +150,47 @@ def test_a_person_works_through_a_proxy(
         _offers_the_address(tab, site)
 
 
+def _frames_pass_at_once(served: Served, site: Site, outside: Outside) -> None:
+    """The first frames of an idle stream arrive, and then a frame for each change.
+
+    The browser speaks HTTP/2 to Caddy and nginx. This client speaks HTTP/1.1, where nginx would keep the frames.
+    """
+    here = Page(f"http://127.0.0.1:{served.port}")
+    signed = here.sign_in(served.tenax("link").stdout.strip())
+    assert signed.status_code == 200, signed.text
+    value = signed.headers["set-cookie"].partition(";")[0].partition("=")[2]
+    address = urlsplit(site.url)
+    headers = {
+        "Host": address.netloc,
+        "Cookie": f"tenax_80={value}",
+        "Tenax-Key": here.http.headers["Tenax-Key"],
+    }
+    with (
+        httpx.Client(verify=False, trust_env=False, timeout=SECONDS) as http,
+        http.stream(
+            "GET",
+            f"https://127.0.0.1:{outside.port}{address.path}/api/events",
+            params={"at": "-"},
+            headers=headers,
+            extensions={"sni_hostname": address.netloc},
+        ) as answer,
+    ):
+        stream = Stream(answer)
+        assert stream.until("list")["reset"]
+        new = here.new()
+        while new not in stream.list:
+            stream.next()
+        here.http.delete(f"/api/conversations/{new}")
+    here.http.close()
+
+
 def _streams(tab: Tab, pace: Pace) -> None:
-    """The words of the answer arrive while the model still answers."""
+    """Words of the answer arrive while the model still answers."""
     tab.say("Look at this")
-    tab.shows("One two")
-    assert (
-        "four. One two three four. One two three four." not in tab.texts("assistant")[0]
-    )
+    for words in STEPS:
+        pace.say(words)
+        tab.shows(f"w{words - 2}")
+        assert "w100" not in tab.texts("assistant")[0]
     pace.say()
     expect(tab.rows("assistant", "")).to_have_count(1)
 

@@ -118,8 +118,10 @@ class Guard:
     def _public_address_of(self, scope: Scope) -> PublicAddress | None:
         """Return the public address if the request names it as its host."""
         address = self._public_address
+        if address is None:
+            return None
         host = Headers(scope=scope).get("host", "")
-        return address if address is not None and address.is_in(host) else None
+        return address if address.is_in(host) else None
 
     def _refused(
         self, request: Request, path: str, address: PublicAddress | None
@@ -266,14 +268,14 @@ def _comes_from_page(headers: Headers, address: PublicAddress | None) -> bool:
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:
         return False
-    if origin is not None and address is not None and origin != address.origin:
-        return False
-    # Without a public address, the scheme is unknown: a proxy may speak https to the browser and http to Tenax.
-    if (
-        origin is not None
-        and address is None
-        and origin.partition("://")[2] != headers["host"]
-    ):
+    if origin is not None and address is not None:
+        is_own = origin == address.origin
+    elif origin is not None:
+        # The scheme is unknown: a proxy may speak https to the browser and http to Tenax.
+        is_own = origin.partition("://")[2] == headers["host"]
+    else:
+        is_own = True
+    if not is_own:
         return False
     return site in {None, "same-origin"}
 
