@@ -43,7 +43,7 @@ proof: $(VENV)/installed-dev
 	$(PYTEST) -n 2 --target=proof tests
 
 # The crash tests whose counts tests/support/counts.py raises.
-REPEATED := $(addprefix tests/crash/test_,failing_flushes.py kill.py memory.py search_kill.py spool_kill.py turns_killed.py)
+REPEATED = $(shell grep --files-with-matches "^from tests.support.counts import" tests/crash/test_*.py)
 
 # Full counts, an installation from scratch, the benchmark, and the second engine of the agent's tests.
 nightly: $(VENV)/installed-dev

@@ -11,12 +11,14 @@ from bench.appending import together
 from bench.lab import Words, message, talk
 from tenax.journal.verify.store import verify
 
+__all__ = ["resident"]
+
 _PER_CONVERSATION = 1000
 _CALLERS = 50
 _STEP = 20
 
 
-def _resident() -> float:
+def resident() -> float:
     """MiB of this process in memory."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
@@ -33,12 +35,12 @@ def main(url: str, early: int, late: int) -> None:
             together(journal, names, event, _STEP)
             stored += _CALLERS * _STEP
             if not at_early and stored >= early:
-                at_early = _resident()
-        at_late, begun = _resident(), time.perf_counter()
+                at_early = resident()
+        at_late, begun = resident(), time.perf_counter()
         report = verify(journal)
         took = time.perf_counter() - begun
         assert report.ok, report.problems
-        print(at_early, at_late, _resident(), took)
+        print(at_early, at_late, resident(), took)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 
 from bench import (
     appending,
+    backing,
     calling,
+    chats,
     costs,
     flat,
     peer,
@@ -39,6 +41,8 @@ PARTS: dict[str, tuple[str, Callable[[Lab], Iterator[Row]]]] = {
     "recall": ("What is recalled", recall.recall),
     "waking": ("First words and restarts", waking.waking),
     "web": ("The page", web.web),
+    "chats": ("Chat apps", chats.chats),
+    "backups": ("Backups", backing.backups),
     "bytes": ("Bytes stored for each byte of text", storage.bytes_stored),
     "import": ("Time to import", storage.import_time),
     "start": ("Start of the command", starting.starting),

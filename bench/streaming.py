@@ -34,9 +34,9 @@ def _hold(
     lab: Lab, engine: Engine, journal: Journal, names: Sequence[str]
 ) -> Iterator[Row]:
     count = lab.size(200, quick=5)
-    asyncio.run(_stream(journal, names, lab.size(20, quick=1)))
+    asyncio.run(stream(journal, names, lab.size(20, quick=1)))
     with follower(engine.url("streams"), names[0], count) as other:
-        late, took = asyncio.run(_stream(journal, names, count))
+        late, took = asyncio.run(stream(journal, names, count))
         seen = latencies(other)
     rate, p99 = len(late) / took, percentile(late, 0.99)
     held = p99 < _EVERY and rate > 0.98 * _STREAMS / _EVERY
@@ -57,7 +57,7 @@ def _hold(
     )
 
 
-async def _stream(
+async def stream(
     journal: Journal, names: Sequence[str], count: int
 ) -> tuple[list[float], float]:
     """How late each append was stored, and how long all took."""

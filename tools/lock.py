@@ -23,7 +23,7 @@ UV: Final = "uv==0.13.7"
 BUILD: Final = ("build>=1.2,<2", "editables>=0.5,<1")
 """What `make wheel` and an editable installation need besides the build system of pyproject.toml."""
 _PYPROJECT: Final = "pyproject.toml"
-RUN_EXTRAS: Final = ("discord", "matrix", "mcp", "telegram", "webhook")
+RUN_EXTRAS: Final = ("discord", "matrix", "mcp", "secrets", "telegram", "webhook")
 """The extras of `make run`. With them, everything in Settings can be set up without an installation by hand."""
 
 

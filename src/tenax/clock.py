@@ -98,6 +98,10 @@ class Timing:
     """The first pause before Tenax tries a failed request to a chat app again."""
     channel_lease_seconds: float = 10.0
     """How long a dead process keeps the accounts of chat apps from the other processes, if nothing shows its death."""
+    backup_look_seconds: float = 300.0
+    """How often a server looks whether a backup is due."""
+    channel_file_seconds: float = 10.0
+    """How long the files of a message from a chat app may delay the message."""
     mcp_retry_seconds: float = 0.5
     """The first pause before Tenax connects to a lost MCP server again."""
     mcp_wait_seconds: float = 5.0

@@ -160,6 +160,10 @@ class ReceivedElsewhere(ChannelError):
     """Another program receives the updates of the account."""
 
 
+class SpeechFailed(TenaxError):
+    """The words of a sound are not known. The sound itself is kept."""
+
+
 class ToolFailed(TenaxError):
     """A tool failed. The message is for the model and the person."""
 

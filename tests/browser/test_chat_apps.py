@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.browser.test_for_everybody import nothing_is_wrong
 from tests.support.browser import Serve, Tab, Window, client, expect
 from tests.support.served import Served
 from tests.support.telegram import ADA, BOB, FakeTelegram
+from tests.support.webhooks import Inbox, event, sign
 
 
 @pytest.fixture
@@ -174,3 +176,33 @@ def test_people_and_failed_messages_are_handled(
     telegram.wait_for(lambda: len(telegram.texts()) == before + 1)
     tab.button("Remove: Bob").click()
     expect(people.get_by_role("listitem")).to_have_count(1)
+
+
+def test_a_webhook_is_added_and_its_secret_is_shown_once(
+    serve: Serve, window: Window
+) -> None:
+    """The page makes the secret, a signed request is answered at the address, and the badge names the webhook."""
+    served = serve("Good morning.")
+    tab = window.enter(served)
+    tab.page.goto(f"{served.url}/settings/chats")
+    tab.page.get_by_label("Webhook").check()
+    with Inbox() as inbox:
+        tab.page.get_by_label("Address for answers").fill(inbox.url)
+        tab.button("Connect").click()
+        card = tab.page.get_by_role("region", name="Accounts").locator(".cards > li")
+        expect(card).to_contain_text("Connected")
+        expect(card).to_contain_text(f"{served.url}/api/hooks/webhook")
+        secret = card.get_by_text("whsec_").inner_text()
+        nothing_is_wrong(tab, "a webhook")
+        inbox.use(secret)
+        body = event("Hello")
+        headers = sign(body, secret=secret)
+        url = f"{served.url}/api/hooks/webhook"
+        answer = httpx.post(url, content=body, headers=headers, trust_env=False)
+        assert answer.status_code == 202
+        assert inbox.wait_for(inbox.texts) == ["Good morning."]
+        tab.button("I have kept it").click()
+        expect(card.get_by_text("whsec_")).to_have_count(0)
+        tab.page.reload()
+        expect(card).to_contain_text("/api/hooks/webhook")
+        assert "whsec_" not in tab.page.content()

@@ -63,8 +63,8 @@ BEYOND = """
 Look = Callable[[Tab, str], None]
 
 
-# The program, its model in this test, and what the server says about a call.
-NAMES = ["Tenax", "script", "main", "(any content)", "changes a file"]
+# The program, an account on Telegram, the model in this test, and what the server says about a call.
+NAMES = ["Tenax", "@BotFather", "script", "main", "(any content)", "changes a file"]
 # What the server says is English: the titles of offers, and the version.
 SERVER = """
 async () => {

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.telegram import FakeTelegram
+from tests.support.webhooks import Inbox
 
 
 @pytest.fixture
@@ -15,3 +16,10 @@ def telegram() -> Iterator[FakeTelegram]:
     with FakeTelegram() as telegram:
         telegram.unlimit_rates()
         yield telegram
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    """A receiver of webhooks."""
+    with Inbox() as inbox:
+        yield inbox

@@ -9,9 +9,9 @@ import pytest
 
 from tenax.channels.people import user_name
 from tenax.errors import InvalidInput
-from tenax.events import MessageUser
+from tenax.events import ApprovalAnswered, MessageUser, ToolStarted
 from tenax.journal import LOCAL_USER
-from tenax.models.scripted import Reply
+from tenax.models.scripted import Reply, ScriptedCall
 from tests.support.chats import ChatWorld
 from tests.support.telegram import ADA, BOB, FakeTelegram, Person
 
@@ -121,6 +121,64 @@ async def test_each_stranger_is_logged_once(
     assert sum(str(BOB.id) in line for line in lines) == 1
     assert not any("swordfish" in line or "Bob" in line for line in lines)
     assert not any("test-token" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("sender", "is_in_group"),
+    [
+        (BOB, False),
+        (BOB, True),
+        (ROBOT, False),
+        (ROBOT, True),
+        (EVE, False),
+        (EVE, True),
+    ],
+    ids=[
+        "a stranger",
+        "a stranger in a group",
+        "a bot",
+        "a bot in a group",
+        "a spoofed name",
+        "a spoofed name in a group",
+    ],
+)
+async def test_nobody_else_gets_an_answer_or_a_tool_call_and_each_is_logged_once(
+    telegram: FakeTelegram,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    sender: Person,
+    is_in_group: bool,
+) -> None:
+    """Messages, commands and taps of anybody but paired people have no effect. In private a stranger gets a code."""
+    replies = [
+        Reply(calls=[ScriptedCall("write_file", {"path": "a.txt", "content": "Hi"})])
+    ]
+    with caplog.at_level(logging.INFO):
+        async with ChatWorld(telegram, "sqlite", tmp_path, replies) as world:
+            group = telegram.add_group()
+            world.say(f"@{telegram.username} write it", chat=group)
+            question = await telegram.wait(
+                lambda: next((m for m in telegram.messages(group) if m.buttons), None)
+            )
+            place = group if is_in_group else sender.id
+            for text in ("write it", "/new", "/stop"):
+                world.say(f"@{telegram.username} {text}", sender=sender, chat=place)
+            telegram.tap(question.id, "Allow once", chat=group, sender=sender)
+            await telegram.wait(lambda: telegram.calls("answerCallbackQuery") == 1)
+            (name,) = world.conversations()
+            assert len(world.events(name, MessageUser)) == 1
+            assert world.events(name, ApprovalAnswered, ToolStarted) == []
+            assert world.conversations(user_name(world.account, str(sender.id))) == []
+            gets_code = not is_in_group and not sender.is_bot
+            if is_in_group:
+                assert world.chat(group) == [question.text]
+            elif gets_code:
+                await telegram.wait(lambda: len(world.chat(sender.id)) == 1)
+                assert "enters this code" in world.chat(sender.id)[0]
+            else:
+                assert world.chat(sender.id) == []
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum(f" {sender.id}, who may not talk" in line for line in lines) == 1
 
 
 async def test_a_removed_person_is_a_stranger_again(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +20,14 @@ from tenax.channels.base import Chat
 from tenax.channels.rows import ChannelRows, Outgoing
 from tenax.channels.states import STATE, State, StoredState
 from tenax.channels.units import make_key, notice
+from tenax.channels.webhook.secret import make_secret
 from tenax.config import load
 from tenax.events import ConversationOpened
 from tests.cli.conftest import tenax
+from tests.support.needs import Missing
 from tests.support.telegram import FakeTelegram
 from tests.support.terminal import Terminal
+from tests.support.webhooks import Inbox
 
 ACCOUNT = f"telegram:{FakeTelegram.bot_id}"
 OTHER_TOKEN = f"654321:hunter2-{'B' * 30}"
@@ -543,3 +549,87 @@ def test_doctor_goes_on_if_a_state_is_damaged(
     assert code == 1
     assert "The state of the chat apps cannot be read: " in out
     assert out.endswith(": 1 problem\n")
+
+
+# -- webhooks ----------------------------------------------------------------------------
+
+
+def test_add_makes_the_secret_of_a_webhook(
+    home: Path, enter: Enter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The secret, the address for messages and an example are printed. The settings do not contain the secret."""
+    enter("")
+    code, out, err = tenax(capsys, "channel", "add", "webhook")
+    assert code == 0
+    secret = secret_in(out)
+    assert "http://127.0.0.1:8629/api/hooks/webhook" in out
+    assert "takes no messages of webhooks" in out
+    assert "Whoever has the secret can talk to Tenax as you." in err
+    account = load(os.environ).channels["webhook"]
+    assert account.token is not None
+    assert account.token.reveal() == secret
+    assert (account.url, account.allow) == (None, ())
+    assert secret not in (home / "config.toml").read_text()
+    code, out, _ = tenax(capsys, "channel")
+    assert code == 0
+    assert secret not in out
+    assert "exactly once, by webhook-id" in out
+
+
+def test_add_in_a_terminal_makes_a_secret_if_none_is_entered(home: Path) -> None:
+    """The steps say so."""
+    args = ("--url", "http://127.0.0.1:9/hook", "--label", "deploys")
+    with Terminal("channel", "add", "webhook", *args) as terminal:
+        assert "press Enter" in terminal.wait_for("Secret (not shown): ")
+        terminal.type("")
+        terminal.wait_for("api/hooks/deploys")
+        terminal.wait_for("Whoever has the secret")
+        assert terminal.end() == 0
+        assert "whsec_" in terminal.shown
+    account = load(os.environ).channels["deploys"]
+    assert account.url == "http://127.0.0.1:9/hook"
+
+
+def test_add_takes_a_secret_of_the_person_and_does_not_print_it(
+    enter: Enter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other side may have made it. A secret of another form is refused, and nothing is saved."""
+    enter("hunter2")
+    code, out, err = tenax(capsys, "channel", "add", "webhook")
+    assert (code, out) == (1, "")
+    assert "The secret of webhook cannot be used" in err
+    assert "hunter2" not in err
+    secret = make_secret()
+    enter(secret)
+    code, out, err = tenax(capsys, "channel", "add", "webhook", "--allow", "ci")
+    assert code == 0
+    assert secret not in out + err
+    assert load(os.environ).channels["webhook"].allow == ("ci",)
+
+
+def test_the_example_for_a_shell_signs_as_the_library_does(
+    enter: Enter, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The printed lines run in a shell, and send a request with a good signature."""
+    for program in ("curl", "openssl"):
+        if shutil.which(program) is None:
+            raise Missing(program, "the example for a shell uses it")
+    enter("")
+    _, out, _ = tenax(capsys, "channel", "add", "webhook")
+    secret = secret_in(out)
+    example = out.partition("try it now:\n")[2].replace("whsec_...", secret)
+    with Inbox(secret) as inbox:
+        example = re.sub(r"http://\S+", inbox.url, example)
+        done = subprocess.run(
+            ["sh", "-ec", example], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        (post,) = inbox.posts
+        assert (post.type, post.data) == ("message.created", {"text": "Hello"})
+        assert inbox.bad == []
+
+
+def secret_in(out: str) -> str:
+    """Return the secret that a command has printed, which it prints once."""
+    (secret,) = re.findall(r"whsec_[A-Za-z0-9+/=]{20,}", out)
+    return str(secret)

@@ -161,3 +161,16 @@ def test_without_an_account_the_gateway_does_not_start(
         "",
         "tenax: No chat app is connected.\nTo connect one: tenax channel add telegram\n",
     )
+
+
+def test_a_webhook_takes_no_messages_here(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway has no HTTP server, and says which command takes the messages."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert tenax(capsys, "channel", "add", "webhook")[0] == 0
+    with Running(home) as gateway:
+        line = gateway.wait_for("webhook")
+        assert line == "webhook  messages come in only through `tenax serve`"
+        gateway.wait_for("webhook  webhook  connected")
+        assert gateway.end(signal.SIGTERM)[0] == 0

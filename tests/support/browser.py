@@ -105,7 +105,11 @@ _READ_ALL: Final = """async () => {
       rows.set(row.dataset.row, [row.dataset.kind, text, row.dataset.state]);
     }
   };
-  box.scrollTop = 0;
+  // A page that still follows the end scrolls back.
+  for (let n = 0, still = 0; n < 600 && still < 3; n++, still++) {
+    if (box.scrollTop !== 0) [box.scrollTop, still] = [0, 0];
+    await frames();
+  }
   for (let n = 0; n < 6000; n++) {
     await frames();
     note();

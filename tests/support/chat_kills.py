@@ -84,7 +84,7 @@ allow = [{allowed}]
 # Python runs this when the gateway starts.
 _MODEL: Final = """
 import sys
-if "gateway" in sys.orig_argv:
+if {{"gateway", "tenax.web"}} & set(sys.orig_argv):
     import asyncio, contextlib, pathlib, re
     from tenax.models import scripted
     unpaced, allowed = scripted.ScriptedModel.stream, pathlib.Path({words!r})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,7 @@ from tenax.config import Config
 from tenax.config.schema import ChannelSettings
 from tenax.config.secret import Secret
 from tenax.events import Event, MessageUser
-from tenax.journal import LOCAL_USER
+from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.base import Recorded
 from tenax.models import ScriptedModel
 from tenax.models.scripted import Reply
@@ -30,7 +29,7 @@ from tenax.runtime.runtime import open_store
 from tests.support.runs import SECONDS, config_of, with_timing
 from tests.support.telegram import ADA, FakeTelegram, Person
 
-__all__ = ["FAST", "ChatWorld", "connect_fast"]
+__all__ = ["FAST", "ChatWorld", "GatewayWorld", "connect_fast"]
 
 FAST = {
     "send_seconds": 0.0,
@@ -57,52 +56,30 @@ def connect_fast(settings: ChannelSettings, **pauses: float) -> Channel:
     return channel
 
 
-class ChatWorld:
-    """A gateway that serves an account of a fake Telegram. `async with` starts and stops it.
-
-    Ada is the owner of Tenax, unless `pair` is false.
-    """
+class GatewayWorld:
+    """A gateway that serves an account, with the runtimes of its users. `async with` starts and stops it."""
 
     def __init__(
         self,
-        telegram: FakeTelegram,
+        settings: ChannelSettings,
+        account: str,
         url: str,
         home: Path,
         replies: Sequence[Reply] = (),
-        *,
-        pair: bool = True,
-        allow: Sequence[str] = (),
         config: Config | None = None,
-        **pauses: float,
     ) -> None:
-        settings = ChannelSettings(
-            label="telegram",
-            platform="telegram",
-            token=Secret(telegram.token, "a test"),
-            url=telegram.url,
-            allow=tuple(allow),
-        )
-        self.telegram = telegram
-        self.account = f"telegram:{telegram.bot_id}"
+        self.account = account
         found = with_timing(config or config_of(url, home), channel_retry_seconds=0.02)
-        self.config = replace(found, channels={"telegram": settings})
+        self.config = replace(found, channels={settings.label: settings})
         self.replies = list(replies)
         self.runtimes: dict[str, Runtime] = {}
-        self._pair = pair
-        self._pauses = pauses
         self._lock = asyncio.Lock()
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self.journal = open_store(self.config)
+        self.journal = self.open_journal()
         self.rows = ChannelRows(self.journal)
-        if self._pair:
-            self.rows.add_person(self.account, str(ADA.id), LOCAL_USER, "Ada")
-        self.gateway = Gateway(
-            self.journal,
-            self.runtime_of,
-            connect=lambda settings: connect_fast(settings, **self._pauses),
-        )
+        self.prepare()
+        self.gateway = Gateway(self.journal, self.runtime_of, connect=self.connect)
         await self.runtime_of(LOCAL_USER)
         await self.gateway.configure(self.config)
         return self
@@ -117,6 +94,16 @@ class ChatWorld:
         for runtime in self.runtimes.values():
             await runtime.close()
         self.journal.close()
+
+    def open_journal(self) -> Journal:
+        return open_store(self.config)
+
+    def prepare(self) -> None:
+        """Store what has to be there before the gateway starts."""
+
+    def connect(self, settings: ChannelSettings) -> Channel:
+        """Return the channel of the account."""
+        raise NotImplementedError
 
     async def runtime_of(self, user: str) -> Runtime:
         async with self._lock:
@@ -156,6 +143,55 @@ class ChatWorld:
             if isinstance(fact.event, MessageUser)
         ]
 
+    async def until(self, predicate: Any, seconds: float = SECONDS) -> Any:
+        """Wait until something holds that is looked up in the store."""
+        async with asyncio.timeout(seconds):
+            found = await asyncio.to_thread(predicate)
+            # The store tells other processes and threads of nothing but events.
+            while not found:
+                await asyncio.sleep(0.01)
+                found = await asyncio.to_thread(predicate)
+        return found
+
+
+class ChatWorld(GatewayWorld):
+    """A gateway that serves an account of a fake Telegram.
+
+    Ada is the owner of Tenax, unless `pair` is false.
+    """
+
+    def __init__(
+        self,
+        telegram: FakeTelegram,
+        url: str,
+        home: Path,
+        replies: Sequence[Reply] = (),
+        *,
+        pair: bool = True,
+        allow: Sequence[str] = (),
+        config: Config | None = None,
+        **pauses: float,
+    ) -> None:
+        settings = ChannelSettings(
+            label="telegram",
+            platform="telegram",
+            token=Secret(telegram.token, "a test"),
+            url=telegram.url,
+            allow=tuple(allow),
+        )
+        account = f"telegram:{telegram.bot_id}"
+        super().__init__(settings, account, url, home, replies, config)
+        self.telegram = telegram
+        self._pair = pair
+        self._pauses = pauses
+
+    def prepare(self) -> None:
+        if self._pair:
+            self.rows.add_person(self.account, str(ADA.id), LOCAL_USER, "Ada")
+
+    def connect(self, settings: ChannelSettings) -> Channel:
+        return connect_fast(settings, **self._pauses)
+
     def chat(self, chat: int | None = None) -> list[str]:
         """Return what the bot has written, as a chat shows it now."""
         chat = ADA.id if chat is None else chat
@@ -170,16 +206,6 @@ class ChatWorld:
         await self.telegram.wait(
             lambda: self.chat(chat) == list(texts), seconds=SECONDS
         )
-
-    async def until(self, predicate: Any, seconds: float = SECONDS) -> Any:
-        """Wait until something holds that is looked up in the store."""
-        async with asyncio.timeout(seconds):
-            found = await asyncio.to_thread(predicate)
-            # The store tells other processes and threads of nothing but events.
-            while not found:
-                await asyncio.sleep(0.01)
-                found = await asyncio.to_thread(predicate)
-        return found
 
     def say(self, text: str = "", sender: Person = ADA, **more: Any) -> int:
         """Write to the bot."""

@@ -1481,9 +1481,9 @@ class FakeTelegram:
     `clock` gives the time for rate limits and for the times in `Call`.
     """
 
-    bot_id: Final = 123456
+    bot_id = 123456
     username: Final = "tenax_test_bot"
-    token: Final = f"{bot_id}:test-token-{'A' * 24}"
+    token = f"{bot_id}:test-token-{'A' * 24}"
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.log: list[Call] = []

@@ -28,6 +28,7 @@ def test_a_quick_run_prints_the_page_with_every_part() -> None:
     parts = {
         "append",
         "callers",
+        "chat",
         "streams",
         "flat",
         "search",

@@ -127,7 +127,7 @@ def test_tenax_config_names_the_file(env: dict[str, str], tmp_path: Path) -> Non
         (
             "[kitchen]",
             "sets kitchen",
-            "Known here: budget, channels, context_files, fallback, mcp, memory, model, models, resume, rules, search, serve, store, tools.",
+            "Known here: backup, budget, channels, context_files, fallback, mcp, memory, model, models, resume, rules, search, serve, speech, store, tools.",
         ),
         ("[store]\nurll = 1", r"sets store\.urll", "Did you mean store.url?"),
         ('store = "sqlite"', r"write \[store\]", ""),
@@ -729,6 +729,26 @@ def test_the_practice_model_needs_nothing_but_its_api(env: dict[str, str]) -> No
         config.models["p"].url,
         config.models["p"].key,
     ) == ("practice", "", None)
+
+
+def test_a_service_for_speech_is_named_by_its_address(env: dict[str, str]) -> None:
+    """Without an address there is none, a wrong address is refused, and a key is never in the file."""
+    assert load(env).speech.url is None
+    write(env, '[speech]\nurl = "http://127.0.0.1:8000/v1"\nkey = "env:SPEECH"')
+    speech = load(env | {"SPEECH": "s-1"}).speech
+    assert (speech.url, speech.model) == ("http://127.0.0.1:8000/v1", "whisper-1")
+    assert speech.key is not None
+    assert speech.key.reveal() == "s-1"
+    for text, refusal in (
+        ('url = "whisper"', r"speech\.url .* must be an address that begins with http"),
+        ('key = "s-1234"', r"speech\.key .* never the key itself"),
+        ("timeout_seconds = 0", r"speech\.timeout_seconds"),
+        ('speed = "fast"', r"speech\.speed"),
+    ):
+        write(env, f"[speech]\n{text}")
+        with pytest.raises(ConfigError, match=refusal) as refused:
+            load(env)
+        assert "s-1234" not in str(refused.value)
 
 
 def test_one_service_looks_things_up_in_the_web(env: dict[str, str]) -> None:

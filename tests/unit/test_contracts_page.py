@@ -12,8 +12,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "CONTRACTS.md").read_text("utf-8")
 ROWS = re.findall(
-    r"^\| (\d\S*|[A-Z]{2}|[JMSW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE
+    r"^\| (\d\S*|[A-Z]{2}|[CJMSW]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE
 )
+PROMISES = re.findall(
+    r"^\| (.+?) \| (tests/.+?) \|$",
+    (ROOT / "docs" / "PROMISES.md").read_text("utf-8"),
+    re.MULTILINE,
+)
+"""The promises of the chat apps, and their tests."""
 DUE = {
     *(f"0.{n}" for n in range(1, 7)),
     *(f"0.+{n}" for n in range(1, 5)),
@@ -30,6 +36,7 @@ DUE = {
     *(f"M{n}" for n in range(1, 7)),
     *(f"W{n}" for n in range(1, 11)),
     *(f"S{n}" for n in range(1, 5)),
+    *(f"C{n}" for n in range(1, 7)),
 }
 
 
@@ -49,6 +56,18 @@ def test_every_row_that_is_due_is_on_the_page() -> None:
 def test_the_test_that_a_row_names_is_there(row: str, promise: str, tests: str) -> None:
     """Each named test can be found in its file."""
     assert promise, row
+    find_tests(tests)
+
+
+@pytest.mark.parametrize(("promise", "tests"), PROMISES)
+def test_the_test_that_a_promise_names_is_there(promise: str, tests: str) -> None:
+    """docs/PROMISES.md names no test that was renamed or removed."""
+    assert promise
+    find_tests(tests)
+
+
+def find_tests(tests: str) -> None:
+    """Find every test of a list in its file."""
     for each in tests.split(", "):
         path, *names = each.split("::")
         found = parsed(path).body

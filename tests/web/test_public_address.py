@@ -233,6 +233,19 @@ def test_the_api_streams_and_signed_addresses_are_below_the_path(
     assert visit(served, f"/tenax{signed}0", **browser).status_code == 401
 
 
+def test_a_webhook_is_taken_below_the_path(served: Served) -> None:
+    """Under the public address as under the local one: here, both refuse the signature."""
+    for path, host in (("/tenax", HOST), ("", f"127.0.0.1:{served.port}")):
+        answer = httpx.post(
+            local(served, f"{path}/api/hooks/none"),
+            json={},
+            headers={"Host": host},
+            trust_env=False,
+            timeout=SECONDS,
+        )
+        assert (answer.status_code, answer.json()["title"]) == (401, "Not authorized")
+
+
 @pytest.mark.nightly
 def test_an_idle_stream_says_something_before_a_proxy_closes_it(page: Page) -> None:
     """A proxy such as nginx waits 60 seconds for the next byte of a stream, as this client does."""

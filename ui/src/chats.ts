@@ -10,7 +10,10 @@ export interface ChatPlace { account: string; platform: string; chat: string; th
 export interface Chats { connected: ChatPlace[]; available: ChatPlace[] }
 
 /** The chat apps, by the name of the platform, which is also the source of a conversation that began there. */
-const APPS: Record<string, { icon: IconName; name: TextKey }> = { telegram: { icon: "telegram", name: "app.telegram" } };
+const APPS: Record<string, { icon: IconName; name: TextKey }> = {
+  telegram: { icon: "telegram", name: "app.telegram" },
+  webhook: { icon: "webhook", name: "app.webhook" },
+};
 export const appIcon = (platform: string): IconName => APPS[platform]?.icon ?? "chats";
 export const appName = (platform: string): string => (APPS[platform] === undefined ? platform : t(APPS[platform].name));
 export const isChatApp = (source: string | undefined): boolean => source !== undefined && Object.hasOwn(APPS, source);

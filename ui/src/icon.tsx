@@ -3,7 +3,7 @@ import {
   Archive, ArrowUp, Bell, Brain, ChartColumn, Check, ChevronDown, ChevronLeft, ChevronRight, ChevronUp, CircleAlert, CircleHelp, Clock, Command, Copy,
   Database, Download, Ellipsis, Eraser, ExternalLink, Eye, File, FilePen, FileSearch, FolderOpen, FolderSearch, FoldVertical, GitFork, Globe,
   Hourglass, Info, ListTodo, Lock, MessageSquare, MessageSquarePlus, MessagesSquare, MonitorSmartphone, Palette, PanelLeft, Paperclip, Pencil, Pin, Plug, Printer,
-  RefreshCw, Search, Send, Settings, Share, ShieldCheck, Sparkles, Square, SquareCheck, SquareTerminal, Star, Trash2, Undo2, Users, Volume2, Wrench, X,
+  RefreshCw, Search, Send, Settings, Share, ShieldCheck, Sparkles, Square, SquareCheck, SquareTerminal, Star, Trash2, Undo2, Users, Volume2, Webhook, Wrench, X,
 } from "lucide";
 import { h } from "preact";
 
@@ -14,7 +14,7 @@ const ICONS = {
   file: File, folder: FolderOpen, forward: ChevronRight, find: FolderSearch, info: Info, lock: Lock, look: Palette, memory: Brain, model: Sparkles,
   more: Ellipsis, new: MessageSquarePlus, open: ChevronDown, panel: PanelLeft, pin: Pin, plug: Plug, print: Printer, read: Volume2, retry: RefreshCw,
   run: SquareTerminal, search: Search, seen: Eye, select: SquareCheck, send: ArrowUp, settings: Settings, shield: ShieldCheck, star: Star,
-  stop: Square, telegram: Send, temporary: Hourglass, todo: ListTodo, tool: Wrench, undo: Undo2, up: ChevronUp, view: FileSearch, web: Globe, change: FilePen,
+  stop: Square, telegram: Send, temporary: Hourglass, todo: ListTodo, tool: Wrench, undo: Undo2, up: ChevronUp, view: FileSearch, web: Globe, webhook: Webhook, change: FilePen,
 };
 
 export type IconName = keyof typeof ICONS;

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from tenax.assembly import Runtime
-from tenax.channels.base import Batch, Channel, Update
+from tenax.channels.base import Batch, Channel, Received, RequestChannel, Update
 from tenax.channels.budget import Budget
 from tenax.channels.delivering import Deliverer
 from tenax.channels.files import IncomingFiles, Transcribe
@@ -37,6 +38,7 @@ from tenax.errors import (
     OutcomeUnknown,
     ReceivedElsewhere,
     StoreError,
+    StoreUnavailable,
     TenaxError,
 )
 from tenax.journal.aio import AsyncJournal
@@ -79,6 +81,25 @@ class Account:
         self._runtime_of = runtime_of
         self._transcribe = transcribe
         self._deliverer: Deliverer | None = None
+        self._channel: Channel | None = None
+        """The channel that was created last. It reads requests, also between two sessions."""
+        self._session: _Session | None = None
+
+    async def take_request(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Store the message of a request. Return `False` if the sender may not talk. Needs no lease.
+
+        Raises `NotAuthorized`, `InvalidInput` or `StoreError`. After an error nothing is known to be stored.
+        """
+        channel, away = self._channel, f"{self.settings.label} is not served just now."
+        if channel is None:
+            # The account starts, or its settings are broken. A sender that tries again loses nothing.
+            raise StoreUnavailable(away)
+        if not isinstance(channel, RequestChannel):
+            raise NotAuthorized("The account takes no requests.")
+        message = channel.read_request(headers, body)
+        if self._session is None:
+            raise StoreUnavailable(away)
+        return await self._session.take_request(message)
 
     def wake(self) -> None:
         """Look for something to deliver."""
@@ -119,6 +140,7 @@ class Account:
             await self._rows.put_value(f"label:{label}", "account", f"label:{label}")
             await _store_state(self._rows, f"label:{label}", state)
             raise
+        self._channel = channel
         await self._rows.put_value(f"label:{label}", "account", channel.account)
         session = _Session(
             self.settings,
@@ -129,13 +151,14 @@ class Account:
             self._transcribe,
             self._timing,
         )
+        self._session = session
         try:
             await session.claim()
             self._deliverer = session.deliverer
             backoff.reset()
             await session.run()
         finally:
-            self._deliverer = None
+            self._deliverer = self._session = None
             await session.close()
 
 
@@ -174,13 +197,15 @@ class _Session:
             self._state.note_delivery,
             self._timing,
         )
-        people = People(channel.account, rows, settings.allow)
-        self._files = IncomingFiles(channel, rows, transcribe)
+        self._people = People(channel.account, rows, settings.allow)
+        self._files = IncomingFiles(channel, rows, transcribe, timing)
         self._receiver = Receiver(
-            channel, rows, people, self._files, runtime_of, self.deliverer.wake
+            channel, rows, self._people, self._files, runtime_of, self.deliverer.wake
         )
         self._failures: dict[str, int] = {}
         """By id of an update, how often storing the update failed unexpectedly."""
+        self._chat_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By chat. The requests of a chat are stored one after the other."""
 
     async def claim(self) -> None:
         """Wait for the lease of the account."""
@@ -339,6 +364,14 @@ class _Session:
             return True
         self._failures[update.id] = failures
         return False
+
+    async def take_request(self, message: Received) -> bool:
+        """Store the message of a request, also without the lease. Return `False` if the sender may not talk."""
+        lock = self._chat_locks.setdefault(message.chat.id, asyncio.Lock())
+        async with lock:
+            await self._receiver.take(message)
+        self._state.note_heard(received=True)
+        return await self._people.user_of(message.sender) is not None
 
     async def _fetch_late_files(self) -> None:
         """Fetch the files that took too long, and drop rows that nobody needs any more."""

@@ -12,6 +12,7 @@ from tenax.channels.rows import AsyncChannelRows
 from tenax.channels.units import WORDS, parse_question
 from tenax.errors import InvalidInput, TenaxError
 from tenax.events import ApprovalAsked
+from tenax.journal.base import Dedup
 from tenax.tools.ask import Ask, choices
 
 __all__ = ["Answers"]
@@ -80,15 +81,16 @@ class Answers:
             return str(error)
         return _EXPIRED
 
-    async def answer_question(self, runtime: Runtime, name: str, words: str) -> bool:
+    async def answer_question(
+        self, runtime: Runtime, name: str, words: str, dedup: Dedup
+    ) -> bool:
         """Use a message as the answer if the conversation waits for exactly one answer in words."""
         waits = await _waiting_approvals(runtime, name)
         if len(waits) != 1 or waits[0].name != Ask.name:
             return False
         try:
-            await runtime.answer(
-                name, waits[0].message, waits[0].call, "once", words=words
-            )
+            where = (name, waits[0].message, waits[0].call)
+            await runtime.answer(*where, "once", words=words, dedup=dedup)
         except TenaxError:
             return False
         return True

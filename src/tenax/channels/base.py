@@ -9,16 +9,21 @@ a channel confirms a batch to the platform, at the earliest, when it is asked fo
 
 Sending: the caller stores the intent, calls `send`, and stores the id that `send` returns. The errors (`ChannelError` in
 `tenax.errors`) say what the caller knows afterwards. `edit` is idempotent: a platform's "nothing changed" is a success.
+
+Requests: some platforms send HTTP requests to Tenax. Their channel is a `RequestChannel`, and its `receive` yields only
+empty batches. The HTTP server answers a request after the update is stored. Any host may store it: only the deliveries
+need the lease of the account.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 __all__ = [
+    "About",
     "Batch",
     "Button",
     "Channel",
@@ -26,11 +31,13 @@ __all__ = [
     "Choice",
     "Deleted",
     "Edited",
+    "Kind",
     "OutgoingFile",
     "Person",
     "Piece",
     "Received",
     "RemoteFile",
+    "RequestChannel",
     "Tapped",
     "Traits",
     "Update",
@@ -38,6 +45,9 @@ __all__ = [
 
 Choice = Literal["once", "conversation", "no"]
 """The answers to an approval that a chat offers. A chat never offers "always"."""
+Kind = Literal["answer", "question", "message", "end", "file", "notice"]
+"""What goes out. `message` is a copy of a message that was written elsewhere, `end` the end of a run that failed or was
+stopped, `notice` something that belongs to no conversation."""
 
 
 class _Value(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,6 +73,9 @@ class Person(_Value, frozen=True):
     id: str
     name: str
     is_bot: bool = False
+    is_owner: bool = False
+    """Whether the message proves that the owner of Tenax has sent it, such as by a secret. An account with an allow list
+    ignores this."""
 
 
 class RemoteFile(_Value, frozen=True):
@@ -139,11 +152,25 @@ class Batch(_Value, frozen=True):
 # -- what goes out -----------------------------------------------------------------------
 
 
+class About(_Value, frozen=True):
+    """What a message belongs to, for a platform that tells the receiver."""
+
+    kind: Kind
+    conversation: str
+    """The conversation; "" for a notice."""
+    seq: int
+    """The number of the event in the conversation; 0 for a notice."""
+    at: int
+    """The time of the event, in microseconds."""
+
+
 class Piece(_Value, frozen=True):
     """A message as it goes out: the visible text, and the form that the platform takes."""
 
     text: str
     body: Any
+    about: About | None = None
+    """The caller of `send` sets it."""
 
 
 class Button(_Value, frozen=True):
@@ -161,6 +188,8 @@ class OutgoingFile(_Value, frozen=True):
     media_type: str
     data: bytes
     is_picture: bool = False
+    about: About | None = None
+    """The caller of `send_file` sets it."""
 
 
 class Traits(_Value, frozen=True):
@@ -181,7 +210,8 @@ class Traits(_Value, frozen=True):
     fetch_bytes_max: int
     """The largest file that can be fetched."""
     edits: bool = True
-    """Whether sent messages can be changed. Without edits a growing answer is not shown."""
+    """Whether sent messages can be changed. Without edits a growing answer is not shown, a long text is sent at once, and
+    the outcome of an approval is not shown."""
     buttons: bool = True
     typing_seconds: float = 0.0
     """How long the sign of a typing bot stays; 0 without such a sign."""
@@ -189,6 +219,8 @@ class Traits(_Value, frozen=True):
     """How long the platform recognises a repeated `key` of `send`; 0 if it never does."""
     can_find: bool = False
     """Whether `find` can look up what was sent."""
+    mirrors: bool = True
+    """Whether messages that were written elsewhere are shown."""
 
 
 class Channel(Protocol):
@@ -261,3 +293,15 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """Close the connections. Never raises."""
+
+
+@runtime_checkable
+class RequestChannel(Channel, Protocol):
+    """A channel of a platform that sends HTTP requests to Tenax."""
+
+    def read_request(self, headers: Mapping[str, str], body: bytes) -> Received:
+        """Check the signature of a request, and return its message.
+
+        The names of the headers are in lower case. Raises `NotAuthorized` with the reason for the log, or `InvalidInput`
+        if a signed request has an invalid content. Also works before `open` and after `close`.
+        """

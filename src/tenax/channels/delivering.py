@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from tenax.assembly import Runtime
-from tenax.channels.base import Channel, Chat
+from tenax.channels.base import About, Channel, Chat, Traits
 from tenax.channels.ledger import Ledger, Target
 from tenax.channels.outgoing_files import find_files
 from tenax.channels.rows import AsyncChannelRows, Outgoing, RouteNews
@@ -29,6 +29,7 @@ from tenax.channels.units import (
     approval_text,
     end_unit,
     file_unit,
+    kind_of,
     make_key,
     mirror_text,
     mirror_unit,
@@ -308,7 +309,8 @@ class Deliverer:
                 self._unfollow(lane, news.num)
 
     async def _deliver_notice(self, chat: Chat, notice: Outgoing) -> None:
-        target = Target(chat, notice.unit, None, 0)
+        about = About("notice", "", 0, notice.at)
+        target = Target(chat, notice.unit, None, 0, about)
         await self._ledger.deliver(target, self._channel.render(notice.text))
         self._report("")
 
@@ -433,9 +435,9 @@ class Deliverer:
         files = await find_files(runtime, news.conversation, answer, bytes_max)
         for number, file in enumerate(files):
             unit = file_unit(news.num, answer.request, number)
-            await self._ledger.deliver_file(
-                Target(chat, unit, news.num, fact.seq), file
-            )
+            about = About("file", news.conversation, fact.seq, fact.at)
+            target = Target(chat, unit, news.num, fact.seq, about)
+            await self._ledger.deliver_file(target, file)
 
     def key_of(self, chat: Chat, unit: str) -> str:
         """Return the key of the first message of a unit."""
@@ -462,6 +464,10 @@ class Deliverer:
     @property
     def account(self) -> str:
         return self._account
+
+    @property
+    def traits(self) -> Traits:
+        return self._channel.traits
 
     def now_us(self) -> int:
         return self._rows.now_us()
@@ -600,7 +606,8 @@ class _Reading:
     async def _deliver(
         self, unit: str, fact: Recorded, markdown: str, buttons: Sequence[Any] = ()
     ) -> None:
-        target = Target(self._chat, unit, self.news.num, fact.seq)
+        about = About(kind_of(unit), self.news.conversation, fact.seq, fact.at)
+        target = Target(self._chat, unit, self.news.num, fact.seq, about)
         await self._deliverer.deliver_text(target, markdown, buttons)
 
     async def _deliver_answer(self, fact: Recorded, answer: MessageAssistant) -> None:
@@ -614,6 +621,8 @@ class _Reading:
     async def _mirror(self, fact: Recorded, message: MessageUser) -> None:
         """Show a message that was written in the page, in the terminal or in another chat."""
         if not message.ask or message.system or self._is_from_here(message):
+            return
+        if not self._deliverer.traits.mirrors:
             return
         text = mirror_text(message.extra, text_of(message.parts))
         await self._deliver(mirror_unit(self.news.num, fact.seq), fact, text)

@@ -12,6 +12,7 @@ import msgspec
 from tenax.assembly import Runtime
 from tenax.channels.base import Channel, Received, RemoteFile
 from tenax.channels.rows import AsyncChannelRows, LateFile
+from tenax.clock import Timing
 from tenax.errors import (
     ChannelError,
     ChannelRefused,
@@ -27,17 +28,15 @@ from tenax.journal.base import Dedup
 from tenax.parts import Part, Text
 from tenax.text import make_storable, to_one_line
 
-__all__ = ["FETCH_SECONDS", "IncomingFiles", "Transcribe"]
+__all__ = ["IncomingFiles", "Transcribe"]
 
-FETCH_SECONDS: Final = 10.0
-"""How long the files of a message may delay the message."""
 _LATE_FETCH_SECONDS: Final = 300.0
 _TRIES_MAX: Final = 6
 _FILES_MAX: Final = 10
 _NAME_CHARS_MAX: Final = 100
 
-Transcribe = Callable[[str, bytes], Awaitable[str]]
-"""Returns the words of a voice note: name and content to text."""
+Transcribe = Callable[[str, str, bytes], Awaitable[str]]
+"""Returns the words of a voice note: name, media type and content to text."""
 
 
 class IncomingFiles:
@@ -47,21 +46,20 @@ class IncomingFiles:
         self,
         channel: Channel,
         rows: AsyncChannelRows,
-        transcribe: Transcribe | None = None,
-        *,
-        fetch_seconds: float = FETCH_SECONDS,
+        transcribe: Transcribe | None,
+        timing: Timing,
     ) -> None:
         self._channel = channel
         self._rows = rows
         self._transcribe = transcribe
-        self._fetch_seconds = fetch_seconds
+        self._timing = timing
 
     async def fetch(
         self, runtime: Runtime, message: Received
     ) -> tuple[list[Part], list[int]]:
         """Return the files of a message as parts, and the numbers of the files that come later."""
         files = message.files[:_FILES_MAX]
-        until = asyncio.get_running_loop().time() + self._fetch_seconds
+        until = asyncio.get_running_loop().time() + self._timing.channel_file_seconds
         fetched = await asyncio.gather(
             *(self._fetch_until(runtime, file, until) for file in files)
         )
@@ -148,7 +146,7 @@ class IncomingFiles:
             note = "[A voice note. No service is set up that turns speech into text.]"
             return [sound, Text(note)]
         try:
-            words = await self._transcribe(name, data)
+            words = await self._transcribe(name, kind, data)
         except TenaxError as error:
             note = f"[A voice note. Its words are not known: {error}]"
             return [sound, Text(make_storable(note))]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from tenax.assembly import Runtime
 from tenax.channels.account import Account
@@ -11,11 +13,17 @@ from tenax.channels.base import Channel
 from tenax.channels.platforms import connect
 from tenax.channels.rows import AsyncChannelRows
 from tenax.config import Config
-from tenax.config.schema import ChannelSettings
+from tenax.config.schema import ChannelSettings, Speech
+from tenax.errors import NotAuthorized
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.journal import Journal
+from tenax.models.speech import Transcriber
 
 __all__ = ["Gateway"]
+
+log = logging.getLogger(__name__)
+
+_LOGGED_MAX: Final = 10_000
 
 
 class Gateway:
@@ -34,6 +42,9 @@ class Gateway:
         self._connect = connect
         self._accounts: dict[str, tuple[Account, asyncio.Task[None]]] = {}
         """By label."""
+        self._logged: set[tuple[str, str, str]] = set()
+        """The refused requests that are in the log already."""
+        self._speech = Speech()
 
     async def configure(self, config: Config) -> None:
         """Serve the accounts of these settings. An account with unchanged settings goes on."""
@@ -41,8 +52,13 @@ class Gateway:
             label
             for label, (account, _) in self._accounts.items()
             if config.channels.get(label) != account.settings
+            or config.speech != self._speech
         ]
+        self._speech = config.speech
         await self._stop(changed)
+        transcribe = (
+            Transcriber(config.speech).transcribe if config.speech.url else None
+        )
         for label, settings in config.channels.items():
             if label not in self._accounts:
                 account = Account(
@@ -51,11 +67,43 @@ class Gateway:
                     self._journal,
                     self.rows,
                     self._runtime_of,
-                    None,
+                    transcribe,
                     config.timing,
                 )
                 task = asyncio.create_task(account.run(), name=f"channel {label}")
                 self._accounts[label] = (account, task)
+
+    async def take_request(
+        self, label: str, headers: Mapping[str, str], body: bytes, client: str
+    ) -> bool:
+        """Store the message of a request to an account. Return `False` if the sender may not talk.
+
+        `client` is the address of the client, for the log. Raises `NotAuthorized`, `InvalidInput` or `StoreError`. An
+        unknown label and a bad signature raise the same error, so the answer does not tell which labels exist.
+        """
+        account, _ = self._accounts.get(label, (None, None))
+        if account is None:
+            self._log_refusal("an unknown account", client, "")
+            raise _not_authorized()
+        try:
+            return await account.take_request(headers, body)
+        except NotAuthorized as error:
+            self._log_refusal(label, client, str(error))
+            raise _not_authorized() from error
+
+    def _log_refusal(self, account: str, client: str, reason: str) -> None:
+        """Log a refused request, once for every start. `account` is never a text of the client."""
+        refusal = (account, client, reason)
+        if refusal in self._logged or len(self._logged) >= _LOGGED_MAX:
+            return
+        self._logged.add(refusal)
+        log.warning(
+            "A request from %s to %s was refused. %s",
+            client,
+            account,
+            reason,
+            extra={"action": "request_refused"},
+        )
 
     def wake(self) -> None:
         """Look for something to deliver, because a person wants a message to be tried again."""
@@ -72,3 +120,7 @@ class Gateway:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=2.0)
+
+
+def _not_authorized() -> NotAuthorized:
+    return NotAuthorized("The request is not authorized.")

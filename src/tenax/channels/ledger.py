@@ -15,7 +15,14 @@ from typing import Final
 
 import msgspec
 
-from tenax.channels.base import Button, Channel, Chat, OutgoingFile, Piece
+from tenax.channels.base import (
+    About,
+    Button,
+    Channel,
+    Chat,
+    OutgoingFile,
+    Piece,
+)
 from tenax.channels.budget import Budget
 from tenax.channels.rows import OPEN_STATES, AsyncChannelRows, Outgoing
 from tenax.channels.units import make_key
@@ -42,6 +49,7 @@ class Target(msgspec.Struct, frozen=True):
     num: int | None
     """The number of the conversation."""
     seq: int
+    about: About | None = None
 
 
 class Ledger:
@@ -76,7 +84,8 @@ class Ledger:
             last = number == len(pieces) - 1
             row = rows.get(number) or self._new(target, number)
             if row.state in OPEN_STATES:
-                await self._finish(target.chat, row, piece, buttons if last else ())
+                named = msgspec.structs.replace(piece, about=target.about)
+                await self._finish(target.chat, row, named, buttons if last else ())
         for number, row in rows.items():
             if number >= len(pieces) and row.state in OPEN_STATES:
                 await self._withdraw(target.chat, row, pieces)
@@ -111,15 +120,16 @@ class Ledger:
             await self._save(row, state="uncertain")
             return
         chat = target.chat
+        named = msgspec.structs.replace(file, about=target.about)
 
         async def send(begun: Outgoing) -> str:
-            return await self._channel.send_file(chat, file, key=begun.key)
+            return await self._channel.send_file(chat, named, key=begun.key)
 
         await self._send(chat, row, send, "delivered")
 
     async def replace(self, chat: Chat, row: Outgoing, piece: Piece) -> None:
         """Replace the text of a delivered message and remove its buttons. Does nothing if that is done already."""
-        if not row.message or row.text:
+        if not row.message or row.text or not self._channel.traits.edits:
             return
         await self._budget.wait(chat.id, is_group=chat.is_group)
         try:
@@ -146,8 +156,9 @@ class Ledger:
         placed = row
         if row.state != "placed":
             is_short = len(piece.text) <= PLACED_CHARS
+            is_whole = is_short or not self._channel.traits.edits
             placed = await self._place(
-                chat, row, piece, buttons if is_short else (), whole=is_short
+                chat, row, piece, buttons if is_whole else (), whole=is_whole
             )
             if placed.state not in OPEN_STATES:
                 return

@@ -9,6 +9,7 @@ from typing import Final
 
 from tenax.channels.base import Chat, Person
 from tenax.channels.rows import AsyncChannelRows
+from tenax.journal import LOCAL_USER
 
 __all__ = ["People", "user_name"]
 
@@ -36,6 +37,8 @@ class People:
 
         A person of the allow list becomes a user with the first message.
         """
+        if person.is_owner and not self._allowed:
+            return LOCAL_USER
         user = await self._rows.person(self._account, person.id)
         if user is None and person.id in self._allowed:
             user = user_name(self._account, person.id)

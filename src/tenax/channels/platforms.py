@@ -8,10 +8,21 @@ from importlib import import_module
 from typing import Final, NamedTuple
 
 from tenax.channels.base import Channel
+from tenax.channels.webhook.secret import make_secret
 from tenax.config.schema import ChannelSettings, Platform
 from tenax.errors import ConfigError, InvalidInput
 
-__all__ = ["PLATFORMS", "PlatformInfo", "check_people", "connect", "platform_name"]
+__all__ = [
+    "HOOKS",
+    "PLATFORMS",
+    "PlatformInfo",
+    "check_people",
+    "connect",
+    "platform_name",
+]
+
+HOOKS: Final = "/api/hooks/"
+"""The path of `tenax serve` that takes the requests to an account, before the label."""
 
 
 class PlatformInfo(NamedTuple):
@@ -31,6 +42,13 @@ class PlatformInfo(NamedTuple):
     """What an id of a person looks like, for an error."""
     promise_in: str
     promise_out: str
+    makes_token: Callable[[], str] | None = None
+    """Returns a new token, if Tenax makes the token and not the platform."""
+    takes_requests: bool = False
+    """Whether messages come in as HTTP requests, which only `tenax serve` takes."""
+    has_any_chat: bool = False
+    """Whether the owner can continue a conversation there before anybody has written: in a chat with the id of the
+    conversation. The account needs an address for this."""
 
 
 PLATFORMS: Final[Mapping[Platform, PlatformInfo]] = {
@@ -49,6 +67,22 @@ Tenax talks as a bot of your own. To create one:
         person_about="an id is a number",
         promise_in="exactly once",
         promise_out="at least once; only the first words can come twice, marked",
+    ),
+    "webhook": PlatformInfo(
+        name="Webhook",
+        module="webhook.channel",
+        steps="""\
+A program sends messages to Tenax, and Tenax sends answers to an address of yours. Both sides sign with one secret.
+To use a secret that you have already, enter it. To let Tenax make one, press Enter.
+""",
+        asks_for="Secret",
+        person=r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}",
+        person_about="an id has letters, digits and any of . _ @ + -",
+        promise_in="exactly once, by webhook-id",
+        promise_out="at least once, with the same webhook-id",
+        makes_token=make_secret,
+        takes_requests=True,
+        has_any_chat=True,
     ),
 }
 

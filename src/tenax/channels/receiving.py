@@ -52,6 +52,7 @@ __all__ = ["Receiver"]
 log = logging.getLogger(__name__)
 
 _NAME_CHARS_MAX: Final = 100
+_CHATS_MAX: Final = 10_000
 _PAIR_TEXT: Final = """This is a private Tenax. To let you in, its owner enters this code under Settings, Chat apps:
 
 **{code}**
@@ -109,6 +110,7 @@ class Receiver:
 
     async def _take_message(self, message: Received) -> None:
         if message.sender.is_bot:
+            self._people.log_once(message.sender)
             return
         if not message.is_addressed:
             await self._observe(message)
@@ -128,10 +130,15 @@ class Receiver:
 
     async def _store_message(self, runtime: Runtime, message: Received) -> None:
         user = runtime.journal.user or ""
-        if not await self._rows.is_received(user, self._account, message.id):
-            name = await self._current(runtime, message.chat)
+        # The two queries wait for the store at the same time.
+        is_received, name = await asyncio.gather(
+            self._rows.is_received(user, self._account, message.id),
+            self._current(runtime, message.chat),
+        )
+        if not is_received:
+            dedup = Dedup(self._account, message.id)
             if name is not None and await self._answers.answer_question(
-                runtime, name, message.text
+                runtime, name, message.text, dedup
             ):
                 return
             events, observed_at = await self._make_events(runtime, message)
@@ -220,14 +227,7 @@ class Receiver:
     async def _current(self, runtime: Runtime, chat: Chat) -> str | None:
         """Return the conversation to which the chat belongs, if the conversation still takes messages."""
         user = runtime.journal.user or ""
-        name = await self._rows.current_route(self._account, chat.id, chat.thread, user)
-        if name is None:
-            return None
-        try:
-            head = await runtime.journal.head(name)
-        except (Gone, NoSuchConversation):
-            return None
-        return name if head.segment is not None else None
+        return await self._rows.current_route(self._account, chat.id, chat.thread, user)
 
     # -- strangers and groups --------------------------------------------------------------
 
@@ -243,6 +243,8 @@ class Receiver:
             await self._rows.put_chat(
                 self._account, chat.id, chat.thread, chat.title, is_group=chat.is_group
             )
+            if len(self._known_chats) >= _CHATS_MAX:
+                self._known_chats.clear()
             self._known_chats[key] = chat
 
     async def _observe(self, message: Received) -> None:

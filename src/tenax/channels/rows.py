@@ -222,12 +222,11 @@ class ChannelRows:
     def current_route(
         self, account: str, chat: str, thread: str, user: str
     ) -> str | None:
-        """Return the conversation of a user to which a chat belongs now."""
+        """Return the conversation of a user to which a chat belongs now, if the conversation still takes messages."""
         where = {"account": account, "chat": chat, "thread": thread, "owner": user}
-        rows = self._store.query("current_route", **where)
-        if not rows or rows[0][1]:
-            return None
-        return str(rows[0][0])
+        for name, closed, segment in self._store.query("current_route", **where):
+            return None if closed or segment is None else str(name)
+        return None
 
     def routes_of(self, user: str, conversation: str) -> list[Route]:
         """Return the chats of a conversation, oldest connection first."""

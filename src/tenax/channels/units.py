@@ -17,7 +17,7 @@ import hashlib
 from base64 import b32encode
 from typing import Any, Final
 
-from tenax.channels.base import Button, Chat
+from tenax.channels.base import Button, Chat, Kind
 from tenax.channels.platforms import platform_name
 from tenax.channels.rows import Outgoing
 from tenax.events import ApprovalAsked
@@ -35,6 +35,7 @@ __all__ = [
     "chat_of",
     "end_unit",
     "file_unit",
+    "kind_of",
     "make_key",
     "message_id",
     "mirror_text",
@@ -50,6 +51,15 @@ FILE: Final = "f:"
 NOTICE: Final = "n:"
 WORDS: Final = "word:"
 """The choice of a button with an answer in words, before the number of the answer."""
+_KINDS: Final[dict[str, Kind]] = {
+    "a": "answer",
+    "q": "question",
+    "m": "message",
+    "e": "end",
+    "f": "file",
+    "n": "notice",
+}
+"""What a unit is, by the beginning of its name."""
 _KEY_CHARS: Final = 20
 _MIRROR_CHARS: Final = 300
 _DIFF_CHARS: Final = 1500
@@ -81,6 +91,11 @@ def end_unit(num: int, seq: int) -> str:
 
 def file_unit(num: int, request: int, number: int) -> str:
     return f"{FILE}{num}:{request}:{number}"
+
+
+def kind_of(unit: str) -> Kind:
+    """Return what a unit is."""
+    return _KINDS.get(unit.partition(":")[0], "message")
 
 
 def make_key(account: str, chat: str, thread: str, unit: str, piece: int) -> str:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tenax.events import Mode
 
 COMMANDS: Final = {
+    "backup": LazyCommand(
+        "tenax.cli.backup", "backup", "Back up the store, and test the backup."
+    ),
     "channel": LazyCommand(
         "tenax.cli.channel", "channel", "Connect chat apps, and show their state."
     ),
@@ -62,11 +65,15 @@ COMMANDS: Final = {
         "tenax.cli.mcp", "mcp", "Test the MCP servers and list their tools."
     ),
     "memory": LazyCommand("tenax.cli.memory", "memory", "Show and change memories."),
+    "move": LazyCommand(
+        "tenax.cli.backup", "move", "Move the store to another engine or place."
+    ),
     "pair": LazyCommand(
         "tenax.cli.pair",
         "pair",
         "Let the person with a CODE talk to Tenax in a chat app.",
     ),
+    "restore": LazyCommand("tenax.cli.backup", "restore", "Restore a backup."),
     "resume": LazyCommand(
         "tenax.cli.resume", "resume", "Choose a recent conversation and continue it."
     ),

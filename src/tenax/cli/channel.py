@@ -1,6 +1,6 @@
 """`tenax channel`: connect accounts of chat apps, show their state, and handle messages that did not go out.
 
-No command prints a token or the text of a message.
+No command prints the text of a message or a token, except a secret that Tenax has made a moment ago.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from tenax.channels.platforms import (
+    HOOKS,
     PLATFORMS,
     check_people,
     connect,
@@ -57,6 +58,15 @@ _TOKEN_CHARS_MAX: Final = 1000
 _ID_CHARS: Final = 8
 _ID_CHARS_MIN: Final = 4
 _COLUMN: Final = 13
+_EXAMPLE: Final = """\
+secret=whsec_...   # the secret
+id=msg_$(date +%s) at=$(date +%s)
+body='{{"type": "message.created", "data": {{"text": "Hello"}}}}'
+key=$(printf %s "${{secret#whsec_}}" | base64 -d | od -An -v -tx1 | tr -d ' \\n')
+signature=$(printf %s "$id.$at.$body" | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$key" -binary | base64)
+curl {address} --data "$body" -H "content-type: application/json" -H "webhook-id: $id" \\
+  -H "webhook-timestamp: $at" -H "webhook-signature: v1,$signature"
+"""
 _MINUTE: Final = 60
 
 _STATES: Final[dict[State, str]] = {
@@ -229,7 +239,7 @@ def _to_json(account: AccountState, now: int) -> dict[str, Any]:
 @click.option(
     "--url",
     metavar="URL",
-    help="The address of a Bot API server of your own. Default: Telegram's server.",
+    help="Telegram: the address of a Bot API server of your own. Webhook: the address that gets the answers.",
 )
 @pass_config
 def add(
@@ -242,7 +252,7 @@ def add(
     """Connect an account of a chat app, or give an account a new token.
 
     Asks for the token, or reads the token from stdin if stdin is not a terminal. Nothing is saved before the chat app
-    has accepted the token.
+    has accepted the token. For a webhook, Tenax makes a secret and prints it if none is entered.
     """
     label = label or platform
     known = config.channels.get(label)
@@ -257,7 +267,8 @@ def add(
         values["allow"] = list(allowed)
     # Before the person is asked for a token.
     check_values(config, {"channels": {label: values}}, {})
-    token = _read_token(cast("Platform", platform))
+    info = PLATFORMS[cast("Platform", platform)]
+    token, is_new = _read_token(cast("Platform", platform))
     settings = ChannelSettings(
         label=label,
         platform=cast("Platform", platform),
@@ -268,25 +279,36 @@ def add(
     click.echo("Checking the token ...", err=True)
     name = asyncio.run(_check_account(config, settings))
     set_channel(config, label, values, token=token)
-    _say_next_steps(config, label, name, has_list=bool(allowed))
+    if info.takes_requests:
+        _say_how_to_send(config, label, token if is_new else "")
+    else:
+        _say_next_steps(config, label, name, has_list=bool(allowed))
 
 
-def _read_token(platform: Platform) -> str:
+def _read_token(platform: Platform) -> tuple[str, bool]:
+    """Return the token, and whether Tenax has made it."""
+    info = PLATFORMS[platform]
     if sys.stdin.isatty():
-        click.echo(PLATFORMS[platform].steps)
+        click.echo(info.steps)
+        default = "" if info.makes_token else None
         token = click.prompt(
-            f"{PLATFORMS[platform].asks_for} (not shown)", hide_input=True
+            f"{info.asks_for} (not shown)",
+            hide_input=True,
+            default=default,
+            show_default=False,
         )
     else:
         line = sys.stdin.buffer.readline(_TOKEN_CHARS_MAX)
         token = line.decode("ascii", "replace")
-    token = token.strip()
+    token = str(token).strip()
+    if not token and info.makes_token is not None:
+        return info.makes_token(), True
     if not token:
         raise InvalidInput(
             "No token was entered.",
             hint=f"Run this in a terminal, or: tenax channel add {platform} < FILE",
         )
-    return str(token)
+    return token, False
 
 
 async def _check_account(config: Config, settings: ChannelSettings) -> str:
@@ -319,6 +341,24 @@ async def _find_account(settings: ChannelSettings) -> str:
         return ""
     await channel.close()
     return channel.account
+
+
+def _say_how_to_send(config: Config, label: str, new_secret: str) -> None:
+    """Say how a program sends messages. A new secret is shown only here."""
+    host = f"[{config.serve.host}]" if ":" in config.serve.host else config.serve.host
+    page = config.serve.url or f"http://{host}:{config.serve.port}"
+    address = f"{page}{HOOKS}{label}"
+    click.echo(f"Saved in {config.file} as [channels.{label}].\n")
+    if new_secret:
+        click.echo(f"  Secret, shown only now:  {new_secret}")
+    click.echo(f"  Address for messages:    {address}\n")
+    click.echo(
+        "  1. Start `tenax serve`, unless it is running. It finds the webhook by"
+    )
+    click.echo("     itself. `tenax gateway` takes no messages of webhooks.")
+    click.echo("  2. Let your program send messages to the address, or try it now:\n")
+    click.echo(_EXAMPLE.format(address=address))
+    click.echo("Whoever has the secret can talk to Tenax as you.", err=True)
 
 
 def _say_next_steps(config: Config, label: str, name: str, *, has_list: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 import click
 import msgspec
 
+from tenax.archive.format import BackupFolder
 from tenax.channels.rows import ChannelRows
 from tenax.channels.states import AccountState, read_states
 from tenax.cli.channel import (
@@ -83,6 +84,16 @@ class Store(msgspec.Struct, frozen=True):
     """The possible loss in a failover of the server; empty if no loss is possible."""
 
 
+class BackupState(msgspec.Struct, frozen=True):
+    """The newest backup in the folder of the settings. Every backup was restored and verified."""
+
+    folder: str
+    name: str = ""
+    at: str = ""
+    count: int = 0
+    error: str = ""
+
+
 class Findings(msgspec.Struct, kw_only=True):
     """The output of `--json`."""
 
@@ -96,6 +107,7 @@ class Findings(msgspec.Struct, kw_only=True):
     skills: dict[str, str]
     """By unusable skill folder, the reason."""
     chat_apps: list[AccountState] = []
+    backup: BackupState
     store: Store | None = None
     missing: list[Missing] = []
     """Stored events missing now."""
@@ -133,6 +145,7 @@ def examine(config: Config, *, accept: bool, as_json: bool) -> int:
         locked=dict(config.locked),
         sandbox=Sandbox().why_not(),
         skills=broken(config),
+        backup=_find_backup(config),
     )
     if not as_json:
         _show_directories(config, findings)
@@ -251,6 +264,29 @@ def _show_directories(config: Config, findings: Findings) -> None:
     _pair("sandbox", without if findings.sandbox else "bubblewrap")
     for folder, problem in findings.skills.items():
         _pair("skill", f"{folder} is not used: {problem}")
+    _pair("backup", _describe_backup(findings.backup))
+
+
+def _find_backup(config: Config) -> BackupState:
+    folder = BackupFolder(config.backup_folder)
+    names = folder.names()
+    if not names:
+        return BackupState(str(folder.path))
+    at = error = ""
+    try:
+        at = folder.read(names[-1]).created_at
+    except TenaxError as damage:
+        error = str(damage)
+    return BackupState(str(folder.path), names[-1], at, len(names), error)
+
+
+def _describe_backup(backup: BackupState) -> str:
+    if backup.error:
+        return backup.error
+    if not backup.name:
+        return "none. Make one with: tenax backup"
+    at = backup.at[:16].replace("T", " ")
+    return f"{at} UTC, restored and verified then; {backup.count:,} in {backup.folder}"
 
 
 def _show_store(store: Store, alive: list[Instance], clock: Clock) -> None:

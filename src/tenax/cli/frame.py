@@ -46,6 +46,9 @@ FAILED: Final = 1
 NOT_SET_UP: Final = 3
 STOPPED: Final = 130
 
+_CHECKED: Final = "tenax.store_checked"
+"""The key in the context of click: whether the version of the store was checked."""
+
 unfinished_tasks: Final[set[object]] = set()
 """Tasks that did not end in time, added by `cli/loop.py`. The process ends without waiting for these tasks."""
 
@@ -137,14 +140,24 @@ def pass_config(command: Callable[Concatenate[Config, P], R]) -> Callable[P, R |
 
 
 def load_config(context: click.Context, *, context_files: bool = True) -> Config:
-    """Load the configuration of the profile, with the `Timing` passed to `run`."""
+    """Load the configuration of the profile, with the `Timing` passed to `run`.
+
+    The first call backs up a store of an earlier version.
+    """
     from dataclasses import replace  # noqa: PLC0415  (not needed for --help)
 
     from tenax.config import load  # noqa: PLC0415  (the same)
 
     profile = context.find_root().params.get("profile")
     config = load(os.environ, profile=profile, context_files=context_files)
-    return replace(config, timing=context.obj) if context.obj else config
+    config = replace(config, timing=context.obj) if context.obj else config
+    root = context.find_root()
+    if not root.meta.get(_CHECKED):
+        from tenax.cli.upgrade import back_up_before_migration  # noqa: PLC0415  (loaded when it is called)
+
+        root.meta[_CHECKED] = True
+        back_up_before_migration(config)
+    return config
 
 
 def complete_conversation(

@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from tenax.channels.platforms import PLATFORMS
 from tenax.channels.rows import ChannelRows
 from tenax.channels.states import AccountState, read_states
 from tenax.cli.channel import account_name, describe_state
@@ -79,6 +80,10 @@ def _reload(config: Config) -> Config:
 async def _start_and_watch(state: ServerState) -> None:
     await state.start()
     click.echo("Serving the chat apps. Ctrl-C stops the gateway.", err=True)
+    for label, settings in state.config.channels.items():
+        if PLATFORMS[settings.platform].takes_requests:
+            # The gateway has no HTTP server.
+            _print(f"{label}  messages come in only through `tenax serve`")
     rows = ChannelRows(state.journal)
     shown: dict[str, str] = {}
     while True:

@@ -24,6 +24,7 @@ from tenax.clock import Timing
 from tenax.config.decode import Decoder, parse_toml, read_text, suggest
 from tenax.config.rules import Rule, find_mistake
 from tenax.config.schema import (
+    Backup,
     Budget,
     ChannelSettings,
     FileSettings,
@@ -34,6 +35,7 @@ from tenax.config.schema import (
     RuleSettings,
     Search,
     Serve,
+    Speech,
     is_host,
 )
 from tenax.config.secret import Secret, hide_password
@@ -104,7 +106,11 @@ class Config:
     resume: Resume = "auto"
     serve: Serve = field(default_factory=Serve)
     budget: Budget = field(default_factory=Budget)
+    backup: Backup = field(default_factory=Backup)
+    # The folder of `backup`, as an absolute path.
+    backup_folder: Path = Path()
     search: Search = field(default_factory=Search)
+    speech: Speech = field(default_factory=Speech)
     memory: Memory = field(default_factory=Memory)
     mcp: Mapping[str, McpSettings] = field(default_factory=dict)
     channels: Mapping[str, ChannelSettings] = field(default_factory=dict)
@@ -174,7 +180,12 @@ def _resolve(
         resume=settings.resume,
         serve=_resolve_serve(settings.serve, file),
         budget=settings.budget,
+        backup=settings.backup,
+        backup_folder=_resolve_path(
+            settings.backup.folder or "backups", env, directories.data
+        ),
         search=_check_search(settings.search, file),
+        speech=_check_speech(settings.speech, file),
         memory=replace(
             settings.memory, providers=tuple(dict.fromkeys(settings.memory.providers))
         ),
@@ -576,6 +587,12 @@ def _check_search(search: Search, file: Path) -> Search:
             f"[search] in {file} names {', '.join(services)}; choose one of them."
         )
     return search
+
+
+def _check_speech(speech: Speech, file: Path) -> Speech:
+    if speech.url:
+        check_url(speech.url, f"speech.url in {file}")
+    return speech
 
 
 def _log_level(env: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "PORT_MAX",
     "VARIABLES",
     "Api",
+    "Backup",
     "Budget",
     "ChannelSettings",
     "FileSettings",
@@ -44,12 +45,13 @@ PORT_MAX: Final = 65_535
 _HOST_PATTERN: Final = r"\A[0-9A-Za-z.:_-]+\Z"
 
 Api = Literal["openai", "anthropic", "practice", "script"]
-Platform = Literal["telegram"]
+Platform = Literal["telegram", "webhook"]
 Resume = Literal["auto", "ask"]
 Effort = Literal["low", "medium", "high"]
 Names = tuple[str, ...]
 Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Dollars = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Host = Annotated[str, Meta(pattern=_HOST_PATTERN)]
@@ -61,6 +63,7 @@ Days = Annotated[int, Meta(ge=1, le=400)]
 # The variables that belong to no setting of the file.
 VARIABLES: Final = {
     "TENAX_HOME": "The folder for configuration, data and state.",
+    "TENAX_BACKUP_PASSPHRASE": "The passphrase of the secrets in a backup.",
     "TENAX_CONFIG": "The path of the configuration file.",
     "TENAX_LOG": "The log level: debug, info, warning (the default) or error.",
 }
@@ -208,7 +211,7 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
     url: Annotated[
         HttpAddress | None,
         _about(
-            "The address of a Bot API server of your own. Default: Telegram's server.",
+            "Telegram: the address of a Bot API server of your own. Webhook: the address that gets the answers.",
             shape="an address that begins with http:// or https://",
         ),
     ] = None
@@ -218,6 +221,27 @@ class ChannelSettings(Settings, frozen=True, kw_only=True):
             "The platform's ids of people who may talk without a code. With such a list, other people get no answer at all."
         ),
     ] = ()
+
+
+class Speech(Settings, frozen=True, kw_only=True):
+    """[speech]: a service that turns voice notes into text. Without one no sound is sent anywhere."""
+
+    url: Annotated[
+        HttpAddress | None,
+        _about(
+            "The base URL of a service with OpenAI's /audio/transcriptions, usually including /v1.",
+            shape="an address that begins with http:// or https://",
+        ),
+    ] = None
+    key: Annotated[
+        Secret | None,
+        _about('Where the key of the service is: "env:NAME" or "secret:NAME".'),
+    ] = None
+    model: Annotated[Text, _about("The service's name for its model.")] = "whisper-1"
+    timeout_seconds: Annotated[
+        Seconds,
+        _about("How long the service may take for a voice note, in seconds."),
+    ] = 60.0
 
 
 class RuleSettings(Settings, frozen=True, kw_only=True):
@@ -295,6 +319,22 @@ class Budget(Settings, frozen=True, kw_only=True):
         Dollars | None,
         _about("US dollars for a conversation, including its sub-agents."),
     ] = None
+
+
+class Backup(Settings, frozen=True, kw_only=True):
+    """[backup]: copies of the store."""
+
+    folder: Annotated[
+        str,
+        _about(
+            "The folder of the backups. Default: backups in the data folder. Choose a folder on another disk."
+        ),
+    ] = ""
+    every: Annotated[
+        Literal["never", "day", "week"],
+        _about("How often a running server makes a backup."),
+    ] = "never"
+    keep: Annotated[Count, _about("How many backups to keep.")] = 7
 
 
 class Serve(Settings, frozen=True, kw_only=True):
@@ -378,7 +418,9 @@ class FileSettings(Settings, frozen=True, kw_only=True):
     store: Store = Store()
     tools: Tools = Tools()
     search: Search = Search()
+    speech: Speech = Speech()
     budget: Budget = Budget()
+    backup: Backup = Backup()
     serve: Serve = Serve()
     memory: Memory = Memory()
     mcp: Mapping[str, McpSettings] = {}
@@ -433,7 +475,9 @@ def list_settings() -> Iterator[tuple[str, Setting]]:
         "store.": Store,
         "tools.": Tools,
         "search.": Search,
+        "speech.": Speech,
         "budget.": Budget,
+        "backup.": Backup,
         "serve.": Serve,
         "memory.": Memory,
         "mcp.NAME.": McpSettings,

@@ -844,7 +844,7 @@ def too_new(schema: int) -> SchemaTooNew:
     """Return the error for a store changed by a newer version of Tenax."""
     return SchemaTooNew(
         f"The store has schema {schema}, and this Tenax knows {SCHEMA_VERSION}: a newer Tenax has changed it.",
-        hint="restart with the newer version",
+        hint="restart with the newer version; or move the store away, and restore the backup from before the upgrade: tenax restore",
     )
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from tenax.models.base import Failure, Why
 
-__all__ = ["CHECK_SERVER", "Failures"]
+__all__ = ["CHECK_SERVER", "Failures", "read_retry_after"]
 
 QUOTE_CHARS_MAX: Final = 300
 WAIT_SECONDS_MAX: Final = 24 * 3600.0
@@ -194,7 +194,7 @@ class Failures:
         error = _decode_error(body)
         if status < 300:  # noqa: PLR2004
             status = error.status or 500
-        return self._explain(error, status, _retry_after(headers))
+        return self._explain(error, status, read_retry_after(headers))
 
     def from_event(self, error: object) -> Failure:
         """Explain an error object inside a stream."""
@@ -344,8 +344,8 @@ def _parse_error(answer: object) -> _Error:
     return found
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of Retry-After. The header may be a date by the clock of the provider."""
+def read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of Retry-After. The header may be a date by the clock of the server."""
     text = headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d{1,9}(\.\d+)?", text):
         return min(float(text), WAIT_SECONDS_MAX)

@@ -12,6 +12,7 @@ from tenax.config.rules import Rule, escape_pattern, find_mistake
 from tenax.errors import InvalidInput, Refused, TenaxError
 from tenax.events import ApprovalAnswered, ApprovalAsked
 from tenax.journal.aio import AsyncJournal
+from tenax.journal.base import Dedup
 from tenax.runtime.agents import Agents
 from tenax.runtime.at_head import Planned, append_at_head
 from tenax.runtime.workers import Workers
@@ -133,6 +134,7 @@ class Approvals:
         pattern: str = "",
         words: str = "",
         why: str = "",
+        dedup: Dedup | None = None,
     ) -> None:
         """Answer an approval. Raises `InvalidInput` if no approval waits, or the approval was already answered.
 
@@ -165,7 +167,7 @@ class Approvals:
         answered = ApprovalAnswered(
             message, call, answer, by, reason, allowed_pattern, words.strip()
         )
-        await self._append_answer(conversation, answered)
+        await self._append_answer(conversation, answered, dedup)
         try:
             # The rule comes after the answer, so a late answer makes no rule.
             if rule is not None:
@@ -239,7 +241,7 @@ class Approvals:
         return run.id, approval
 
     async def _append_answer(
-        self, conversation: str, answered: ApprovalAnswered
+        self, conversation: str, answered: ApprovalAnswered, dedup: Dedup | None
     ) -> None:
         """Store an answer if the approval still waits. Of several concurrent answers exactly one is stored."""
 
@@ -249,7 +251,7 @@ class Approvals:
             )
             return [answered], run
 
-        await append_at_head(self._journal, conversation, check)
+        await append_at_head(self._journal, conversation, check, dedup=dedup)
 
     async def _choose_pattern(
         self, conversation: str, approval: ApprovalAsked, pattern: str

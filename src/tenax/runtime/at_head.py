@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tenax.errors import HeadMoved, Refused
 from tenax.events import Event
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.base import Expect
+from tenax.journal.base import Dedup, Expect
 
 __all__ = ["Planned", "append_at_head"]
 
@@ -22,6 +22,8 @@ async def append_at_head(
     journal: AsyncJournal,
     conversation: str,
     plan: Callable[[int], Awaitable[Planned]],
+    *,
+    dedup: Dedup | None = None,
 ) -> int:
     """Store the planned events if nothing was appended since `plan` was called with the head; otherwise plan again.
 
@@ -35,7 +37,7 @@ async def append_at_head(
             return 0
         with contextlib.suppress(HeadMoved):
             await journal.append(
-                conversation, events, run=run, expect=Expect(head=head)
+                conversation, events, run=run, expect=Expect(head=head), dedup=dedup
             )
             return len(events)
     raise Refused(

@@ -528,13 +528,16 @@ class CoreRuntime:
         pattern: str = "",
         words: str = "",
         why: str = "",
+        dedup: Dedup | None = None,
     ) -> None:
         """Answer an approval. Raises `InvalidInput` if no approval waits, or the approval was already answered.
 
         See `Approvals.answer` for the possible answers.
         """
         more = {"pattern": pattern, "words": words, "why": why}
-        await self._approvals.answer(conversation, message, call, answer, **more)
+        await self._approvals.answer(
+            conversation, message, call, answer, **more, dedup=dedup
+        )
 
     async def answer_all(
         self,

@@ -33,6 +33,7 @@ __all__ = [
     "ResponseBody",
     "endpoint",
     "openapi",
+    "read_bytes",
 ]
 
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -210,7 +211,7 @@ async def _is_signed_in(request: Request) -> bool:
 
 async def _body(request: Request, kind: Any, most: int) -> Any:  # noqa: ANN401  (whatever the body is)
     if kind is bytes:
-        return await _bytes(request, BYTES_MAX, "Make it smaller.")
+        return await read_bytes(request, BYTES_MAX, "Make it smaller.")
     if (
         request.headers.get("content-type", "").partition(";")[0].strip().lower()
         != "application/json"
@@ -219,14 +220,14 @@ async def _body(request: Request, kind: Any, most: int) -> Any:  # noqa: ANN401 
             "The body must be JSON.",
             hint="Send it with Content-Type: application/json.",
         )
-    data = await _bytes(request, most, "Send it in several pieces.")
+    data = await read_bytes(request, most, "Send it in several pieces.")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidInput(f"The body is invalid: {error}.") from error
 
 
-async def _bytes(request: Request, most: int, hint: str) -> bytes:
+async def read_bytes(request: Request, most: int, hint: str) -> bytes:
     """Read the body. Raises `TooLarge` as soon as the body exceeds `most` bytes."""
     data = bytearray()
     async for piece in request.stream():

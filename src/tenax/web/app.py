@@ -41,6 +41,7 @@ from tenax.web.address import base_of, path_of
 from tenax.web.api import Endpoint, ResponseBody, endpoint, openapi
 from tenax.web.frames import get_frame
 from tenax.web.guard import Guard
+from tenax.web.hooks import HOOK_ROUTE
 from tenax.web.problems import problem
 from tenax.web.server_state import ServerState, state_of
 
@@ -204,7 +205,7 @@ def application(state: ServerState) -> Starlette:
     found = endpoints()
     public = frozenset(endpoint.path for endpoint in found if endpoint.public)
     routes = [endpoint.route for endpoint in found]
-    routes += [Route("/api/openapi.json", describe), *PAGE_ROUTES]
+    routes += [Route("/api/openapi.json", describe), HOOK_ROUTE, *PAGE_ROUTES]
     serve = state.config.serve
     guard = Middleware(
         Guard,

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
 from tenax.assembly import Runtime
-from tenax.channels.base import Channel
+from tenax.channels.base import Channel, Kind
 from tenax.channels.people import user_name
-from tenax.channels.platforms import check_people, connect
+from tenax.channels.platforms import PLATFORMS, check_people, connect
 from tenax.channels.rows import (
     FAILED_STATES,
     OPEN_STATES,
@@ -32,6 +32,7 @@ from tenax.channels.rows import (
     Route,
 )
 from tenax.channels.states import AccountState, State, read_states
+from tenax.channels.units import kind_of
 from tenax.clock import rfc3339
 from tenax.concurrency import run_in_own_thread
 from tenax.config import Config, Secret
@@ -62,16 +63,6 @@ Label = Annotated[str, Meta(pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$", max_length=3
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 """An account, a person or a chat, as the platform names it."""
 Thread = Annotated[str, Meta(max_length=200)]
-Kind = Literal["answer", "question", "message", "end", "file", "notice"]
-_KINDS: Final[dict[str, Kind]] = {
-    "a": "answer",
-    "q": "question",
-    "m": "message",
-    "e": "end",
-    "f": "file",
-    "n": "notice",
-}
-"""What a delivery is, by the beginning of its unit (see `tenax.channels.units`)."""
 
 
 # -- what is shown ---------------------------------------------------------------------
@@ -490,12 +481,15 @@ def _is_at(place: ChatPlace, wanted: Place) -> bool:
 
 async def _chats(call: Request, conversation: str) -> ConversationChats:
     state, user = state_of(call), user_of(call)
-    labels = list(state.config.channels)
-    return await _in_thread(state, partial(_read_chats, user, conversation, labels))
+    accounts = state.config.channels
+    return await _in_thread(state, partial(_read_chats, user, conversation, accounts))
 
 
 def _read_chats(
-    user: str, conversation: str, labels: list[str], rows: ChannelRows
+    user: str,
+    conversation: str,
+    accounts: Mapping[str, ChannelSettings],
+    rows: ChannelRows,
 ) -> ConversationChats:
     chats = rows.chats_of(user)
     groups = {(chat.account, chat.chat) for chat in chats if chat.is_group}
@@ -505,7 +499,7 @@ def _read_chats(
         if _is_current(rows, route, user, conversation)
     ]
     # An account that was removed, or does not know the user any more, delivers nothing.
-    served = {_stored_account(rows, label) for label in labels}
+    served = {_stored_account(rows, label) for label in accounts}
     known = {person.account for person in rows.people() if person.user == user}
     available = [
         _chat_place(chat)
@@ -513,7 +507,34 @@ def _read_chats(
         if chat.account in served & known
         and not _is_current(rows, chat, user, conversation)
     ]
+    if user == LOCAL_USER:
+        places = [
+            ChatPlace(account, _platform_of(account), conversation, "", label, False)
+            for label, account in _accounts_with_any_chat(accounts, rows)
+        ]
+        connected = [_with_title(place, places) for place in connected]
+        own = {place.account for place in places}
+        available = [place for place in available if place.account not in own]
+        available += [place for place in places if place not in connected]
     return ConversationChats(connected, available)
+
+
+def _accounts_with_any_chat(
+    accounts: Mapping[str, ChannelSettings], rows: ChannelRows
+) -> Iterator[tuple[str, str]]:
+    """Yield label and PLATFORM:ID of the accounts in which the owner can continue any conversation."""
+    for label, settings in accounts.items():
+        account = _stored_account(rows, label)
+        if account and settings.url and PLATFORMS[settings.platform].has_any_chat:
+            yield label, account
+
+
+def _with_title(connected: ChatPlace, places: list[ChatPlace]) -> ChatPlace:
+    """Return a connected chat with the title of the same place, because such a chat has only an id."""
+    for place in places:
+        if (place.account, place.chat) == (connected.account, connected.chat):
+            return place
+    return connected
 
 
 def _is_current(
@@ -630,7 +651,7 @@ def _failed(row: Outgoing, rows: ChannelRows) -> FailedDelivery:
         row.key,
         row.account,
         title or row.chat,
-        _KINDS.get(row.unit.partition(":")[0], "message"),
+        kind_of(row.unit),
         row.state,
         row.error,
         rfc3339(row.at),

@@ -380,8 +380,16 @@ async def list_questions(runtime: Runtime, id: Id) -> Questions:  # noqa: A002
 @endpoint("POST", "/api/conversations/{id}/approvals", 202)
 async def answer_approval(runtime: Runtime, id: Id, body: Approval) -> None:  # noqa: A002
     """Answer an approval or a question."""
-    more = {"pattern": body.pattern, "words": body.words, "why": body.why}
-    await or_refused(runtime.answer(id, body.message, body.call, body.answer, **more))
+    answering = runtime.answer(
+        id,
+        body.message,
+        body.call,
+        body.answer,
+        pattern=body.pattern,
+        words=body.words,
+        why=body.why,
+    )
+    await or_refused(answering)
 
 
 @endpoint("POST", "/api/conversations/{id}/approvals/all", 202)

@@ -8,6 +8,8 @@ the public address as well. The scheme and the path of the public address apply 
 `localhost` is not accepted: a browser tries [::1] first, and another program listening there on the same port would get
 the secrets of the name. The guard redirects a document under `localhost`, or under another form of the address.
 
+Requests of programs below `HOOKS` pass: a program has no browser, and reaches Tenax under the name of a proxy.
+
 The guard decides by the path of the scope, because the routing uses the same path. `request.url` is built from the
 client's Host header, and may have another path.
 """
@@ -24,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tenax.channels.platforms import HOOKS
 from tenax.errors import TenaxError
 from tenax.web.address import PublicAddress, path_of
 from tenax.web.connections import note_signed_in
@@ -82,8 +85,10 @@ class Guard:
         path = path_of(scope)
         state = scope.setdefault("state", {})
         state["user"] = state["device"] = None
-        refused = self._refused(request, path, address)
-        if refused is None and path.startswith("/api/") and path not in self._public:
+        is_hook = path.startswith(HOOKS)
+        refused = None if is_hook else self._refused(request, path, address)
+        is_open = is_hook or path in self._public
+        if refused is None and path.startswith("/api/") and not is_open:
             refused = await self._sign_in(request, state)
             if state["user"] is not None:
                 note_signed_in(scope, state["user"])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
+from tenax.archive.schedule import BackupSchedule
 from tenax.assembly import Runtime
 from tenax.channels.gateway import Gateway
 from tenax.concurrency import ThreadPool, run_in_own_thread
@@ -73,6 +74,7 @@ class ServerState:
         self._settings = SettingsFile(config, reload)
         self.gateway = Gateway(self.journal, self.runtime)
         """The chat apps."""
+        self.backups = BackupSchedule(self.journal, lambda: self.config)
         self.runtimes: dict[str, asyncio.Task[Runtime]] = {}
         """The start of every runtime, by user. A finished task has the runtime as the result."""
 
@@ -94,6 +96,7 @@ class ServerState:
             with _unless_owner(user):
                 await self.runtime(user)
         await self.gateway.configure(self.config)
+        self.backups.start()
         self._following = asyncio.create_task(self._follow_settings())
 
     async def runtime(self, user: str) -> Runtime:
@@ -159,6 +162,7 @@ class ServerState:
         for task in (self._watching, self._following):
             if task is not None:
                 task.cancel()
+        await self.backups.close()
         await self.gateway.close()
         started = [
             task.result()

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from tenax.config import Config, hide_password, write
 from tenax.config.schema import (
+    Backup,
     Budget,
     FileSettings,
     Memory,
@@ -22,6 +23,7 @@ from tenax.config.schema import (
     Serve,
     Setting,
     Settings,
+    Speech,
     Tools,
     settings_of,
 )
@@ -36,8 +38,10 @@ __all__ = ["ShownSetting"]
 _SECTIONS: Final[Mapping[str, tuple[type[Settings], frozenset[str]]]] = {
     "": (FileSettings, frozenset({"fallback", "resume", "context_files"})),
     "memory": (Memory, frozenset({"review", "providers"})),
+    "backup": (Backup, frozenset({"folder", "every", "keep"})),
     "budget": (Budget, frozenset({"day", "conversation"})),
     "search": (Search, frozenset({"searxng", "brave", "tavily"})),
+    "speech": (Speech, frozenset({"url", "key", "model", "timeout_seconds"})),
     "tools": (Tools, frozenset({"folder"})),
     "serve": (Serve, frozenset({"sign_in_days"})),
 }

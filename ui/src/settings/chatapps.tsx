@@ -13,6 +13,8 @@ import { t, type TextKey, tx } from "../text";
 import { shortTime, visible } from "../words";
 import { RemoveButton } from "./entries";
 import { Refusal, useSave } from "./fields";
+import { Setting } from "./values";
+import { AddWebhook, HookAddress } from "./webhooks";
 
 type State = "off" | "starting" | "connected" | "deaf" | "away" | "refused" | "elsewhere" | "broken";
 interface Account {
@@ -30,6 +32,8 @@ const PATH = "/api/channels";
 const LOOK_MS = 2500;
 /** The account on Telegram that creates bots. */
 const FATHER = "@BotFather";
+/** A webhook has no bot: a program writes with a secret. */
+const WEBHOOK = "webhook";
 /** How the dot of an account looks. */
 const LAMPS: Record<State, string> = { connected: "", starting: "running", deaf: "asks", away: "asks", refused: "failed", elsewhere: "failed", broken: "failed", off: "off" };
 const time = (at: string) => <time dateTime={at}>{shortTime(new Date(at))}</time>;
@@ -47,6 +51,7 @@ export function ChatApps() {
   });
   if (found === null) return null;
   const { accounts, codes, people, failed } = found;
+  const bot = accounts.find(({ platform }) => platform !== WEBHOOK);
   const botOf = (account: string) => visible(accounts.find((one) => one.account === account)?.name || appName(platformOf(account)));
   return <>
     <Codes codes={codes} botOf={botOf} change={change} />
@@ -54,7 +59,7 @@ export function ChatApps() {
       {accounts.length > 0 && <ul class="cards">
         {accounts.map((account) => <AccountCard key={account.label} account={account} put={setFound} change={change} />)}
       </ul>}
-      {accounts.length > 0 && people.length + codes.length === 0 && <FirstMessage account={accounts[0]!} />}
+      {bot !== undefined && people.length + codes.length === 0 && <FirstMessage account={bot} />}
       {accounts.length === 0 ? <>
         <h2>{t("chats.add")}</h2>
         <AddAccount put={setFound} />
@@ -65,6 +70,13 @@ export function ChatApps() {
     </section>
     <FailedMessages failed={failed} change={change} />
     <People people={people} botOf={botOf} change={change} />
+    <details class="fold">
+      <summary>{t("chats.voice")}</summary>
+      <Setting name="speech.url" />
+      <Setting name="speech.model" />
+      <Setting name="speech.key" />
+      <Setting name="speech.timeout_seconds" />
+    </details>
   </>;
 }
 
@@ -85,6 +97,7 @@ function AccountCard({ account, put, change }: { account: Account; put: (found: 
       <button type="button" class="quiet" aria-label={t("common.remove_named", { name: bot })} onClick={remove}>{t("common.remove")}</button>
     </div>
     {account.error !== "" && <p class="refusal">{visible(account.error)}</p>}
+    {platform === WEBHOOK && <HookAddress label={label} />}
     <dl class="pairs">
       <dt>{t("chats.in")}</dt><Direction at={account.received_at} promise={account.promise_in} />
       <dt>{t("chats.out")}</dt><Direction at={account.sent_at} promise={account.promise_out} />
@@ -116,7 +129,10 @@ function FirstMessage({ account: { name, platform } }: { account: Account }) {
 
 interface Adding { put: (found: ChannelList) => void }
 /** How an account of a chat app is added, by platform. */
-const FORMS: Record<string, (adding: Adding) => ComponentChildren> = { telegram: (adding) => <AddTelegram {...adding} /> };
+const FORMS: Record<string, (adding: Adding) => ComponentChildren> = {
+  telegram: (adding) => <AddTelegram {...adding} />,
+  webhook: (adding) => <AddWebhook path={PATH} {...adding} />,
+};
 
 /** Asks for the chat app, and then for what it needs. */
 function AddAccount(adding: Adding) {

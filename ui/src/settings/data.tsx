@@ -3,10 +3,10 @@ import { useEffect, useState } from "preact/hooks";
 import { call } from "../api";
 import { Icon } from "../icon";
 import { Download } from "../signed";
-import { attempt } from "../state";
+import { attempt, isOwner } from "../state";
 import { locale, t, tx } from "../text";
 import { visible } from "../words";
-import { answer } from "./values";
+import { answer, Setting } from "./values";
 
 interface Verified { ok: boolean; conversations: number; events: number; at: string; problems: string[] }
 const LOOK_MS = 2000;
@@ -24,6 +24,11 @@ export function Data() {
       </Download>)}
     </div>
     <Integrity />
+    {isOwner.value && <>
+      <h2>{t("data.backups")}</h2>
+      <p class="meta">{t("data.backups_about")}</p>
+      <Setting name="backup.every" /><Setting name="backup.folder" /><Setting name="backup.keep" />
+    </>}
     {settings !== null && <>
       <h2>{t("data.files")}</h2>
       <dl class="pairs">

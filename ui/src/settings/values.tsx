@@ -22,12 +22,13 @@ export interface Answer { settings: Value[]; file: string; /** The folder with t
 /** The parameters of a model. */
 export const PARAMETERS = ["effort", "temperature", "max_tokens", "context", "price_input", "price_output", "sees", "key"] as const;
 type SettingName =
-  | "budget.conversation" | "budget.day" | "context_files" | "memory.providers" | "memory.review" | "resume" | "search.brave" | "search.searxng"
-  | "search.tavily" | "serve.sign_in_days" | "tools.folder" | `model.${(typeof PARAMETERS)[number]}`;
+  | "backup.every" | "backup.folder" | "backup.keep" | "budget.conversation" | "budget.day" | "context_files" | "memory.providers" | "memory.review"
+  | "resume" | "search.brave" | "search.searxng" | "search.tavily" | "serve.sign_in_days" | "speech.key" | "speech.model" | "speech.timeout_seconds"
+  | "speech.url" | "tools.folder" | `model.${(typeof PARAMETERS)[number]}`;
 /** The words for the choices. A value of a newer server is shown as it is. */
 const CHOICES: Record<string, TextKey> = {
   auto: "setting.resume.auto", ask: "setting.resume.ask", low: "setting.model.effort.low", medium: "setting.model.effort.medium",
-  high: "setting.model.effort.high",
+  high: "setting.model.effort.high", never: "setting.backup.never", day: "setting.backup.day", week: "setting.backup.week",
 };
 const FEW = 2;
 /** The settings as the server last sent them. */
@@ -69,7 +70,7 @@ export function Setting({ name, of = name }: { name: SettingName; of?: string })
   if (kind === "choice" && choices.length <= FEW && found.default !== null)
     return <Choice {...about} value={plain(found.value)} options={choices.map((choice) => [choice, wordOf(choice)])} save={save} done={t("settings.saved")} />;
   if (kind === "choice")
-    return <Select {...about} value={plain(found.value)} options={[["", t("setting.by_provider")], ...choices.map((choice) => [choice, wordOf(choice)] as const)]} save={(choice) => save(choice || null)} />;
+    return <Select {...about} value={plain(found.value)} options={[...(found.default === null ? [["", t("setting.by_provider")] as const] : []), ...choices.map((choice) => [choice, wordOf(choice)] as const)]} save={(choice) => save(choice || null)} />;
   if (kind === "secret") return <KeyField {...about} set={found.is_set} save={save} />;
   return <TextField {...about} numeric={kind === "int" || kind === "float"} value={plain(found.value)} placeholder={visible(plain(found.default))} save={(text) => save(parsed(text, kind))} />;
 }

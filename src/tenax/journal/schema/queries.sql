@@ -670,7 +670,8 @@ delete from projects where owner = :owner and id = :id returning id
 select owner, id from conversations where num = :num
 
 -- name: current_route
-select c.id, r.closed from routes r join conversations c on c.num = r.conversation
+select c.id, r.closed, s.name from routes r join conversations c on c.num = r.conversation
+     join heads h on h.conversation = c.num left join stretches s on s.num = h.stretch
 where r.account = :account and r.chat = :chat and r.thread = :thread and c.owner = :owner
 order by r.at desc, r.conversation desc limit 1
 

@@ -1,0 +1,247 @@
+"""`tenax backup`, `tenax restore` and `tenax move`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import click
+
+from tenax.archive.format import BackupFolder
+from tenax.archive.service import Report, back_up
+from tenax.archive.service import move as move_store
+from tenax.archive.service import restore as restore_store
+from tenax.cli.doctor import TELL_SECONDS
+from tenax.cli.frame import pass_config
+from tenax.cli.output import json_option, print_json
+from tenax.config import Config, hide_password
+from tenax.config.write import change_settings
+from tenax.errors import InvalidInput
+
+__all__ = ["backup", "move", "restore"]
+
+_VARIABLE: Final = "TENAX_BACKUP_PASSPHRASE"
+_NICE: Final = 10
+_MB: Final = 1_000_000
+
+
+@click.command("backup")
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    help="Delete older backups and keep this number. Default for the folder of the settings: backup.keep.",
+)
+@click.option(
+    "--secrets",
+    is_flag=True,
+    help=f"Include the keys of models and chat apps, encrypted with a passphrase (asked, or {_VARIABLE}).",
+)
+@click.option("--list", "list_only", is_flag=True, help="List the backups.")
+@json_option
+@pass_config
+def backup(
+    config: Config,
+    folder: Path | None,
+    *,
+    keep: int | None,
+    secrets: bool,
+    list_only: bool,
+    as_json: bool,
+) -> None:
+    """Back up the store, and test the backup.
+
+    Works while Tenax runs. FOLDER holds all backups; a further backup writes only what is new. Every backup is restored
+    in a scratch place and verified. Files in the folders of the tools are not included.
+    """
+    path = (folder or config.backup_folder).absolute()
+    if list_only:
+        _list_backups(path, as_json=as_json)
+        return
+    if keep is None and folder is None:
+        keep = config.backup.keep
+    passphrase = _ask_passphrase(confirm=True) if secrets else None
+    with suppress(OSError):
+        # Running conversations go first.
+        os.nice(_NICE)
+    with _progress() as report:
+        done = back_up(
+            config,
+            path,
+            keep=keep,
+            version=_version(),
+            passphrase=passphrase,
+            report=report,
+        )
+    if as_json:
+        print_json({"folder": str(path), **done._asdict()})
+        return
+    click.echo(f"{path}, backup {done.name}")
+    click.echo(
+        f"{_count(done.conversations, 'conversation')}, {_count(done.events, 'event')}, "
+        f"{_count(done.attachments, 'attachment')}: restored and verified. {_size(done.written)} written."
+    )
+    if done.pruned:
+        click.echo(f"Deleted: {_count(done.pruned, 'older backup')}.")
+    if done.erased and done.earlier:
+        click.echo(
+            f"In {_count(done.erased, 'conversation')} text was erased or everything deleted since the backup before. "
+            f"{_count(done.earlier, 'older backup')} may still hold the text. Delete them with: "
+            f"tenax backup {folder or ''} --keep 1".replace("  ", " ")
+        )
+    if done.same_disk:
+        click.echo(
+            "The backup is on the disk of the store. Copy it elsewhere, or set backup.folder to a folder on another disk."
+        )
+
+
+@click.command("restore")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--at", "name", help="The backup to restore. Default: the newest one.")
+@json_option
+@pass_config
+def restore(config: Config, folder: Path, *, name: str | None, as_json: bool) -> None:
+    """Restore a backup.
+
+    FOLDER is the folder of the backups. The place of the store must be empty. Every digest is checked before the store
+    is put there.
+    """
+    path = folder.absolute()
+    backups = BackupFolder(path)
+    wanted = name or (backups.names() or [""])[-1]
+    passphrase = None
+    if wanted and backups.read(wanted).has_secrets:
+        passphrase = _ask_passphrase(confirm=False) or None
+    with _progress() as report:
+        done = restore_store(
+            config, path, name=name, passphrase=passphrase, report=report
+        )
+    if as_json:
+        print_json(done._asdict())
+        return
+    click.echo(
+        f"Restored backup {done.name} to {hide_password(config.store_url)}: "
+        f"{_count(done.conversations, 'conversation')}, {_count(done.events, 'event')}, digests equal."
+    )
+    for file in done.left:
+        click.echo(f"Not changed, because it exists: {file}")
+    if done.needs_passphrase:
+        click.echo("The secrets were not restored: no passphrase was given.")
+
+
+@click.command("move")
+@click.argument("url")
+@pass_config
+def move(config: Config, url: str) -> None:
+    """Move the store to another engine or place.
+
+    URL is sqlite:///PATH or postgresql://USER@HOST/DATABASE, and must have no store. Stop Tenax first. The copy has the
+    same digests, and is verified before the settings name it. The old store stays where it is.
+    """
+    locked = config.locked.get("store.url")
+
+    def switch() -> None:
+        if locked is None:
+            change_settings(config, {"store.url": url}, os.environ, keys={})
+
+    with _progress() as report:
+        done = move_store(config, _full_url(url), switch=switch, report=report)
+    click.echo(
+        f"Moved to {hide_password(url)}: {_count(done.conversations, 'conversation')}, "
+        f"{_count(done.events, 'event')}, digests equal."
+    )
+    if locked is not None:
+        click.echo(f"{locked} names the old store. Set it to the new address.")
+    click.echo(
+        f"The old store is still at {hide_password(config.store_url)}. Delete it when you no longer need it."
+    )
+
+
+def _full_url(url: str) -> str:
+    if url.startswith("sqlite:///"):
+        path = Path(url.removeprefix("sqlite:///")).expanduser().absolute()
+        return f"sqlite:///{path}"
+    if url.startswith(("postgresql://", "postgres://")):
+        return url
+    raise InvalidInput(
+        f"{hide_password(url)!r} is not the address of a store.",
+        hint="Use sqlite:///PATH or postgresql://USER@HOST/DATABASE.",
+    )
+
+
+def _list_backups(path: Path, *, as_json: bool) -> None:
+    folder = BackupFolder(path)
+    names = folder.names()
+    if as_json:
+        print_json(names)
+        return
+    for name in names:
+        manifest = folder.read(name)
+        click.echo(
+            f"{name}  {_count(len(manifest.conversations), 'conversation')}"
+            f"{', with secrets' if manifest.has_secrets else ''}"
+        )
+    if not names:
+        click.echo(f"No backups in {path}.")
+
+
+def _ask_passphrase(*, confirm: bool) -> str:
+    given = os.environ.get(_VARIABLE)
+    if given:
+        return given
+    if not sys.stdin.isatty():
+        if confirm:
+            raise InvalidInput(
+                "A backup with secrets needs a passphrase.", hint=f"Set {_VARIABLE}."
+            )
+        return ""
+    answer: str = click.prompt(
+        "Passphrase of the secrets (not shown)",
+        hide_input=True,
+        confirmation_prompt=confirm,
+        default=None if confirm else "",
+        show_default=False,
+    )
+    return answer
+
+
+@contextmanager
+def _progress() -> Iterator[Report | None]:
+    """Show the progress in a terminal, from the second moment on."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    due = monotonic() + TELL_SECONDS
+    shown = False
+
+    def report(step: str, done: int, of: int) -> None:
+        nonlocal due, shown
+        if monotonic() < due:
+            return
+        due, shown = monotonic() + TELL_SECONDS, True
+        click.echo(f"\r{step}: {done:,} of {of:,}\x1b[K", nl=False, err=True)
+
+    try:
+        yield report
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _version() -> str:
+    from importlib import metadata  # noqa: PLC0415  (slow, and used here only)
+
+    return metadata.version("tenax")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _size(count: int) -> str:
+    return f"{count / _MB:,.1f} MB"
