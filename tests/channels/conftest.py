@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.discord import FakeDiscord
 from tests.support.telegram import FakeTelegram
 from tests.support.webhooks import Inbox
 
@@ -23,3 +24,11 @@ def inbox() -> Iterator[Inbox]:
     """A receiver of webhooks."""
     with Inbox() as inbox:
         yield inbox
+
+
+@pytest.fixture
+def discord() -> Iterator[FakeDiscord]:
+    """A fake Discord without limits on the number of messages."""
+    with FakeDiscord() as discord:
+        discord.unlimit_rates()
+        yield discord

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import tenax
 from tenax.channels.ledger import PLACED_CHARS
@@ -38,7 +38,7 @@ from tenax.journal.base import Recorded
 from tenax.journal.verify.store import verify
 from tenax.parts import text_of
 from tests.support.served import ROOT, environment
-from tests.support.telegram import Attachment, Call, FakeTelegram, When
+from tests.support.telegram import Attachment, FakeTelegram, When
 from tests.support.telegram import Person as TelegramPerson
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Kind",
     "Person",
     "Question",
+    "Server",
     "Shown",
     "Talk",
     "TelegramApp",
@@ -313,9 +314,19 @@ class GatewayProcess:
         return "\n".join(file.read_text()[-3000:] for file in files)
 
 
+class Server(Protocol):
+    """A fake server whose requests can go wrong."""
+
+    def on(
+        self, method: str, callback: Callable[[Any], object], when: When
+    ) -> object: ...
+
+    def drop_before(self, method: str) -> object: ...
+
+
 @contextlib.contextmanager
 def kill_at(
-    telegram: FakeTelegram,
+    server: Server,
     gateway: GatewayProcess,
     method: str,
     when: When,
@@ -326,13 +337,13 @@ def kill_at(
     """
     killed = threading.Event()
 
-    def kill(_call: Call) -> None:
+    def kill(_call: object) -> None:
         gateway.kill()
         killed.set()
 
-    telegram.on(method, kill, when)
+    server.on(method, kill, when)
     if when == "before":
-        telegram.drop_before(method)
+        server.drop_before(method)
     yield
     if not killed.wait(SECONDS):
         raise TimeoutError(f"No {method} came.\n{gateway.describe()}")

@@ -12,6 +12,7 @@ export interface Chats { connected: ChatPlace[]; available: ChatPlace[] }
 /** The chat apps, by the name of the platform, which is also the source of a conversation that began there. */
 const APPS: Record<string, { icon: IconName; name: TextKey }> = {
   telegram: { icon: "telegram", name: "app.telegram" },
+  discord: { icon: "chats", name: "app.discord" },
   webhook: { icon: "webhook", name: "app.webhook" },
 };
 export const appIcon = (platform: string): IconName => APPS[platform]?.icon ?? "chats";

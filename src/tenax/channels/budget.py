@@ -43,12 +43,16 @@ class Budget:
 
     async def wait(self, chat: str, *, is_group: bool) -> None:
         """Wait for the turn of a message to a chat."""
+        await self.wait_until_free(chat)
+        self._take(chat, is_group=is_group)
+
+    async def wait_until_free(self, chat: str) -> None:
+        """Wait until a message may go out to the chat, without taking the turn."""
         seconds = self._seconds(chat)
         # Another message may take the turn during the wait.
         while seconds > 0:
             await asyncio.sleep(seconds)
             seconds = self._seconds(chat)
-        self._take(chat, is_group=is_group)
 
     def take_if_free(self, chat: str, *, is_group: bool) -> bool:
         """Take the turn of a message if it need not wait."""

@@ -116,11 +116,14 @@ class Ledger:
         row = (await self._rows_of(target)).get(0) or self._new(target, 0)
         if row.state not in OPEN_STATES:
             return
-        if row.state == "sending" and not await self._may_repeat(target.chat, row):
-            await self._save(row, state="uncertain")
-            return
         chat = target.chat
         named = msgspec.structs.replace(file, about=target.about)
+        if row.state == "sending":
+            # The wait may outlast the time in which the platform recognises the key.
+            await self._budget.wait_until_free(chat.id)
+            if not await self._may_repeat(chat, row):
+                await self._save(row, state="uncertain")
+                return
 
         async def send(begun: Outgoing) -> str:
             return await self._channel.send_file(chat, named, key=begun.key)
@@ -208,6 +211,8 @@ class Ledger:
     ) -> Outgoing:
         """Send a message, by default with its first words only. Return the changed row."""
         if row.state == "sending":
+            # The wait may outlast the time in which the platform recognises the key.
+            await self._budget.wait_until_free(chat.id)
             found = await self._find(chat, row)
             if found:
                 return await self._save(row, state="placed", message=found)

@@ -68,6 +68,24 @@ Tenax talks as a bot of your own. To create one:
         promise_in="exactly once",
         promise_out="at least once; only the first words can come twice, marked",
     ),
+    "discord": PlatformInfo(
+        name="Discord",
+        module="discord.channel",
+        steps="""\
+Tenax talks as a bot of your own. To create one:
+
+  1. Open https://discord.com/developers/applications, and press New Application.
+  2. On the page Bot, switch on Message Content Intent, and save.
+  3. On the page Bot, press Reset Token, and copy the token. Show it to nobody.
+  4. On the page Installation, open the install link. Add the bot to a server, or to your account
+     to write to it in private.
+""",
+        asks_for="Token",
+        person=r"[0-9]+",
+        person_about="an id is a number",
+        promise_in="exactly once while Discord keeps the messages of the chat",
+        promise_out="once within 2 minutes; after a longer outage the first words can come twice, marked",
+    ),
     "webhook": PlatformInfo(
         name="Webhook",
         module="webhook.channel",

@@ -131,8 +131,11 @@ interface Adding { put: (found: ChannelList) => void }
 /** How an account of a chat app is added, by platform. */
 const FORMS: Record<string, (adding: Adding) => ComponentChildren> = {
   telegram: (adding) => <AddTelegram {...adding} />,
+  discord: (adding) => <AddDiscord {...adding} />,
   webhook: (adding) => <AddWebhook path={PATH} {...adding} />,
 };
+/** What a token looks like, by platform. */
+const TOKEN_HINTS: Record<string, TextKey> = { telegram: "chats.token_hint", discord: "chats.discord_token_hint" };
 
 /** Asks for the chat app, and then for what it needs. */
 function AddAccount(adding: Adding) {
@@ -157,6 +160,19 @@ function AddTelegram({ put }: Adding) {
   </TokenForm>;
 }
 
+function AddDiscord({ put }: Adding) {
+  const page = <a href="https://discord.com/developers/applications" target="_blank" rel="noreferrer">discord.com/developers</a>;
+  return <TokenForm platform="discord" button={t("chats.connect")} put={put}>
+    <p class="meta">{t("chats.own_bot")}</p>
+    <ol class="steps">
+      <li>{tx("chats.discord_step_new", { page })}</li>
+      <li>{t("chats.discord_step_intent")}</li>
+      <li>{t("chats.discord_step_token")}</li>
+      <li>{t("chats.discord_step_invite")}</li>
+    </ol>
+  </TokenForm>;
+}
+
 interface TokenFormProps { platform: string; label?: string; button: string; put: (found: ChannelList) => void; children?: ComponentChildren }
 
 /** Asks for a token. The server tries the token before anything is saved. */
@@ -173,8 +189,8 @@ function TokenForm({ platform, label, button, put, children }: TokenFormProps) {
   };
   return <form class="connect" aria-label={label === undefined ? t("chats.add") : t("chats.new_token")} onSubmit={prevented(connect)}>
     {children}
-    <Field label={t("chats.token")} hint={t("chats.token_hint")} type="password" required maxLength={1000} value={token} put={setToken} spellcheck={false} />
-    {label === undefined && <details class="fold">
+    <Field label={t("chats.token")} hint={t(TOKEN_HINTS[platform] ?? "chats.token_hint")} type="password" required maxLength={1000} value={token} put={setToken} spellcheck={false} />
+    {label === undefined && platform === "telegram" && <details class="fold">
       <summary>{t("chats.own_server")}</summary>
       <Field label={t("chats.url")} hint={t("chats.url_hint")} type="url" maxLength={2000} value={url} put={setUrl} />
     </details>}
