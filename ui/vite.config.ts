@@ -1,11 +1,12 @@
-// How the page is built: hashed files under /assets, nothing inlined (the server's policy allows no inline code).
+// How the page is built: hashed files in assets/, nothing inlined (the server's policy allows no inline code).
 import { defineConfig } from "vitest/config";
 import { frames } from "./frames.ts";
 import { notices } from "./notices.ts";
 import { shell } from "./shell.ts";
 
 export default defineConfig({
-  base: "/",
+  // The scripts name each other relative to themselves. The server writes the path of the page into index.html.
+  base: "./",
   plugins: [frames(), notices(), shell()],
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
   build: {
@@ -21,7 +22,7 @@ export default defineConfig({
       output: {
         entryFileNames: ({ name }) => (name === "service" ? "service.js" : "assets/[name]-[hash].js"),
         // What the first screen and a part that loads later both need is one file, not one for each pair of parts.
-        codeSplitting: { groups: [{ name: "base", test: /rolldown|node_modules.(preact|@preact)|src.(text|words|choices|morph|state|api|popup|icon|preferences|browserStorage|prose|dialogs|signed|lazy|memo|key|form|hooks)\.tsx?$/ }] },
+        codeSplitting: { groups: [{ name: "base", test: /rolldown|node_modules.(preact|@preact)|src.(text|words|choices|morph|state|api|popup|icon|preferences|browserStorage|prose|dialogs|paths|signed|lazy|memo|key|form|hooks)\.tsx?$/ }] },
       },
     },
   },

@@ -11,6 +11,8 @@ import os
 import re
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -61,6 +63,7 @@ SECONDS: Final = 60.0
 MISSING: Final = (
     "it was neither found nor fetched; on Debian and Ubuntu: sudo apt install chromium"
 )
+LOCAL: Final = "http://127.0.0.1:"
 DOWNLOAD_SECONDS: Final = 90.0
 """Less than the time limit of a test."""
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
@@ -153,13 +156,13 @@ def _from_playwright(playwright: Playwright) -> str | None:
 
 
 @contextmanager
-def launched(playwright: Playwright) -> Iterator[Chromium]:
+def launched(playwright: Playwright, *flags: str) -> Iterator[Chromium]:
     """A browser for many tests."""
     sandbox = ["--no-sandbox"] if IS_ROOT else []
     path = find_chromium(playwright)
     try:
         browser = playwright.chromium.launch(
-            executable_path=path, args=[*FLAGS, *sandbox]
+            executable_path=path, args=[*FLAGS, *flags, *sandbox]
         )
     except PlaywrightError as error:  # such as a library of the system that it lacks
         reason = str(error).partition("\n")[0]
@@ -199,6 +202,8 @@ class Window:
 
     def __init__(self, context: BrowserContext) -> None:
         self.context = context
+        self.site = LOCAL
+        """How the addresses begin that it may ask."""
         self.errors: list[str] = []
         self.requests: list[str] = []
         self._expected: list[str] = []
@@ -241,7 +246,7 @@ class Window:
         foreign = [
             request
             for request in self.requests
-            if not re.match(r"http://127\.0\.0\.1:|data:|blob:", request)
+            if not request.startswith((self.site, "data:", "blob:"))
         ]
         assert not foreign, f"the page asked elsewhere: {foreign}"
 
@@ -420,12 +425,20 @@ async def _left(context: AbstractAsyncContextManager[Any]) -> None:
 class Wire:
     """The network between a browser and a server: a wire that can be cut. What is on it then is lost, both ways.
 
-    The browser's own way to be offline does not reach a SharedWorker.
+    The browser's own way to be offline does not reach a SharedWorker. With `tls`, the wire is a proxy that speaks TLS to
+    the browser, and listens on the port of `place`.
     """
 
-    def __init__(self, served: Served) -> None:
-        self._far = int(served.url.rpartition(":")[2])
-        self._place = kept_port()  # also while it is cut
+    def __init__(
+        self,
+        served: Served,
+        *,
+        tls: ssl.SSLContext | None = None,
+        place: socket.socket | None = None,
+    ) -> None:
+        self._far = served.port
+        self._tls = tls
+        self._place = place or kept_port()  # also while it is cut
         self._port: int = self._place.getsockname()[1]
         self._ends: set[asyncio.StreamWriter] = set()
 
@@ -442,7 +455,9 @@ class Wire:
         return served.link.replace(f":{self._far}/", f":{self._port}/")
 
     async def mend(self) -> None:
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(
+            self._carry, "127.0.0.1", self._port, ssl=self._tls
+        )
 
     async def cut(self) -> None:
         self._server.close()

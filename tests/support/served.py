@@ -103,7 +103,7 @@ class Served:
         self.env = {**environment(home), **(env or {})}
         self._port: socket.socket | None = None
         self._pages: list[Page] = []
-        self._command = [sys.executable, "-P", "-m", "tenax", *(command or ("serve",))]
+        self.command = [sys.executable, "-P", "-m", "tenax", *(command or ("serve",))]
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):  # it is another's already
@@ -134,7 +134,7 @@ class Served:
     def start(self) -> None:
         """Start it, and wait for its link."""
         self.process = subprocess.Popen(
-            self._command,
+            self.command,
             env=self.env,
             cwd=self._cwd,
             stdout=subprocess.PIPE,
@@ -158,6 +158,12 @@ class Served:
         self.process.send_signal(number)
         _, said = self.process.communicate(timeout=SECONDS)
         return self.process.returncode, said, time.monotonic() - began
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens, whatever address its links have."""
+        where = json.loads((self.home / "run" / "serve").read_text())["url"]
+        return int(where.rpartition(":")[2])
 
     def server(self) -> int:
         """The process id of the server under the parent."""

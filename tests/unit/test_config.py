@@ -626,6 +626,57 @@ def test_the_page_is_served_on_loopback_unless_told_otherwise(
 
 
 @pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("https://tenax.example.org", "https://tenax.example.org"),
+        ("https://Tenax.Example.org:443/", "https://tenax.example.org"),
+        ("HTTP://tenax.lan:80", "http://tenax.lan"),
+        ("https://tenax.example.org:8443", "https://tenax.example.org:8443"),
+        ("https://example.org/tenax/", "https://example.org/tenax"),
+        ("https://example.org/a/b_c", "https://example.org/a/b_c"),
+        ("https://[2001:DB8::1]:8443/", "https://[2001:db8::1]:8443"),
+    ],
+)
+def test_the_public_address_is_read_as_browsers_write_it(
+    env: dict[str, str], text: str, read: str
+) -> None:
+    assert load(env).serve.url == ""
+    write(env, f'[serve]\nurl = "{text}"')
+    assert load(env).serve.url == read
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tenax.example.org",
+        "ftp://tenax.example.org",
+        "https://",
+        "https:///tenax",
+        "https://tenax.example.org:port",
+        "https://tenax.example.org:99999",
+        "https://anna:word@tenax.example.org",
+        "https://tenax.example.org/?a=b",
+        "https://tenax.example.org/#top",
+        "https://tenax.example.org/a b",
+        "https://tenax.example.org/a//b",
+        "https://tenax.example.org/a/../b",
+        "https://tenax.example.org/%61",
+        "https://t\u00e4nax.example.org",
+        "https://[2001:db8::1",
+    ],
+)
+def test_a_public_address_that_cannot_be_is_told(
+    env: dict[str, str], text: str
+) -> None:
+    """The sentence names the setting and shows an example, but no password."""
+    write(env, f'[serve]\nurl = "{text}"')
+    with pytest.raises(ConfigError, match=r"serve\.url in .* cannot be the") as told:
+        load(env)
+    assert 'url = "https://tenax.example.org"' in told.value.hint
+    assert "word" not in str(told.value)
+
+
+@pytest.mark.parametrize(
     ("text", "more", "said"),
     [
         (

@@ -1,6 +1,7 @@
 // Calls to the server. An error response becomes a Problem with the server's sentence; no response at all has status 0.
 import { recall, remember } from "./browserStorage";
 import { KEY, proof } from "./key";
+import { urlOf } from "./paths";
 import { t, type TextKey } from "./text";
 
 /** The storage key of the name of the signed-in user. */
@@ -45,7 +46,7 @@ export async function callText(method: string, path: string, body?: unknown, hea
     init.body = JSON.stringify(body);
   }
   let answer: Response;
-  try { answer = await fetch(path, init); } catch { throw new Problem(0, t("error.no_response"), t("error.saved")); }
+  try { answer = await fetch(urlOf(path), init); } catch { throw new Problem(0, t("error.no_response"), t("error.saved")); }
   if (!answer.ok) throw await problem(answer);
   return answer.text();
 }

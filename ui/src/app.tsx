@@ -10,6 +10,7 @@ import { lazy } from "./lazy";
 import { focusSearch, Sidebar } from "./list";
 import { Menu } from "./menu";
 import { ModelPicker } from "./models";
+import { urlOf } from "./paths";
 import { UnsentRow } from "./row";
 import { isSelecting, leaveSelection } from "./selection";
 import { WelcomeScreen } from "./setup";
@@ -137,7 +138,7 @@ function Conversation() {
       <DrawerButton />
       <h1 dir="auto" title={title}>{title}</h1>
       {current.value?.temporary === true && <span class="temporary">{t("header.temporary")}</span>}
-      {current.value?.parent && <a class="temporary" href={pathOf(current.value.parent)} onClick={follow}>{t("header.subagent")}</a>}
+      {current.value?.parent && <a class="temporary" href={urlOf(pathOf(current.value.parent))} onClick={follow}>{t("header.subagent")}</a>}
       {id !== null && <ChatBadge id={id} />}
       <ModelPicker />
       {open?.long.value === true && <IconButton icon="todo" name={t("outline.title")} kind="only-wide" act={() => (outlined.value = true)} />}
@@ -180,7 +181,7 @@ const Loading = () =>
 
 function Gone() {
   return <div class="stage">
-    <div class="center"><p>{t("conversation.gone")}</p><a class="button main" href="/" onClick={follow}>{t("conversation.new")}</a></div>
+    <div class="center"><p>{t("conversation.gone")}</p><a class="button main" href={urlOf("/")} onClick={follow}>{t("conversation.new")}</a></div>
   </div>;
 }
 

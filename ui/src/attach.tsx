@@ -4,6 +4,7 @@ import { conversationPath } from "./api";
 import { type Chip, type Files, filesOf, newId } from "./drafts";
 import { IconButton } from "./icon";
 import { proof } from "./key";
+import { urlOf } from "./paths";
 import { Download, useAddress } from "./signed";
 import { toast } from "./state";
 import { formatNumber, t } from "./text";
@@ -66,7 +67,7 @@ function upload(to: Files, { id, file }: Chip): void {
   if (file === undefined || file.size > BYTES_MAX) return alterThis({ error: t("attach.too_large", { name: file?.name ?? "" }) });
   alterThis({ error: "", sent: 0 });
   const request = new XMLHttpRequest(); // fetch reports no upload progress
-  request.open("POST", `/api/attachments?name=${encodeURIComponent(file.name)}`);
+  request.open("POST", urlOf(`/api/attachments?name=${encodeURIComponent(file.name)}`));
   Object.entries(proof()).forEach(([name, value]) => request.setRequestHeader(name, value));
   request.responseType = "json";
   request.upload.onprogress = (event) => alterThis({ sent: event.loaded / event.total });

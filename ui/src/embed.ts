@@ -1,6 +1,7 @@
 // Content of strangers in sandboxed frames: diagrams, previews of HTML and SVG, pictures of other sites. A frame has an opaque origin and its own
 // policy (web/frames.py). The page sends it the content and believes nothing that it says but a height and an error.
 import { foreignPicture } from "./markdown";
+import { urlOf } from "./paths";
 import { t } from "./text";
 
 const HEIGHT_MAX = 1_500;
@@ -35,13 +36,13 @@ function redraw(): void { for (const [frame, opened] of frames) if (frame.isConn
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
-function openFrame(address: string, title: string, text: string, report: (error: string | null) => void): HTMLIFrameElement {
+function openFrame(path: string, title: string, text: string, report: (error: string | null) => void): HTMLIFrameElement {
   const frame = document.createElement("iframe");
   frame.setAttribute("sandbox", "allow-scripts");
   frame.setAttribute("credentialless", ""); // where it is known: no cookies for other sites
   frame.title = title;
   frame.loading = "lazy";
-  frame.src = address;
+  frame.src = urlOf(path);
   let timer: ReturnType<typeof setTimeout> | undefined;
   const opened: Opened = { text, report: (error) => (clearTimeout(timer), report(error)) };
   frame.addEventListener("load", () => {

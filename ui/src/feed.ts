@@ -1,6 +1,7 @@
 // The event stream: one connection, which is reopened at the last cursor whenever it ends.
 // A cursor is `incarnation~conversation:number~...`; the server sends the complete cursor with every frame.
 import { proof } from "./key";
+import { urlOf } from "./paths";
 import type { Connection, Frame } from "./types";
 
 export const SILENCE_MS = 40_000;
@@ -85,8 +86,8 @@ export class Feed {
   private async follow(abort: AbortController): Promise<void> {
     let state: Connection = "lost";
     try {
-      const at = encodeURIComponent(writeCursor(this.cursor));
-      const answer = await this.get(`/api/events?at=${at}`, { signal: abort.signal, cache: "no-store", headers: proof(this.key) });
+      const cursor = encodeURIComponent(writeCursor(this.cursor));
+      const answer = await this.get(urlOf(`/api/events?at=${cursor}`), { signal: abort.signal, cache: "no-store", headers: proof(this.key) });
       if (answer.status === 401 || answer.status === 403) state = "denied";
       else if (answer.status === 400) this.startOver();
       else if (answer.ok && answer.body !== null) await this.read(answer.body, abort);

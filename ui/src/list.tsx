@@ -6,6 +6,7 @@ import { appIcon, appName, isChatApp } from "./chats";
 import { Icon, IconButton } from "./icon";
 import mark from "./mark.svg";
 import { RowMenu } from "./menu";
+import { urlOf } from "./paths";
 import { listProject, prefer, projects } from "./preferences";
 import { Marked } from "./prose";
 import { clickSelects, isSelected, isSelecting, leaveSelection, select, SelectionBar } from "./selection";
@@ -138,12 +139,12 @@ export function Sidebar() {
   }, [listProject.value, archived.value]);
   return <nav class="sidebar" id="list" aria-label={t("list.title")} onKeyDown={arrows}>
     <div class="brand">
-      <a href="/" onClick={follow} class="home"><img src={mark} alt="" width="26" height="26" /><span>Tenax</span></a>
+      <a href={urlOf("/")} onClick={follow} class="home"><img src={mark} alt="" width="26" height="26" /><span>Tenax</span></a>
       <IconButton icon="commands" name={t("palette.open", { keys: PALETTE_KEYS })} act={() => (palette.value = "")} />
       <IconButton icon="panel" name={t("list.fold")} kind="folds" act={() => fold(true)} />
     </div>
     <div class="fresh-row">
-      <a href="/" class="button" onClick={follow}><Icon name="new" />{t("conversation.new")}</a>
+      <a href={urlOf("/")} class="button" onClick={follow}><Icon name="new" />{t("conversation.new")}</a>
       <IconButton icon="temporary" name={t("list.new_temporary")} act={() => void openTemporary()} />
     </div>
     <div class="search" role="search">
@@ -165,10 +166,10 @@ export function Sidebar() {
       <button type="button" class="quiet" aria-pressed={archived.value} onClick={() => (archived.value = !archived.value)}>
         <Icon name="archive" />{t("list.archived")}
       </button>
-      <a href="/memory" onClick={follow} aria-current={route.value.screen === "memory" ? "page" : undefined}>
+      <a href={urlOf("/memory")} onClick={follow} aria-current={route.value.screen === "memory" ? "page" : undefined}>
         <Icon name="memory" />{t("memory.title")}
       </a>
-      <a href="/settings" onClick={follow} aria-current={route.value.screen === "settings" ? "page" : undefined}>
+      <a href={urlOf("/settings")} onClick={follow} aria-current={route.value.screen === "settings" ? "page" : undefined}>
         <Icon name="settings" />{t("settings.title")}
       </a>
     </div>
@@ -198,7 +199,7 @@ function Item({ conversation }: { conversation: Listed }) {
   return <li data-selected={isSelected(id)}>
     {isSelecting.value &&
       <input type="checkbox" checked={isSelected(id)} aria-label={t("selection.row", { title: visible(titleOf(conversation)) })} onChange={() => select(id)} />}
-    <a href={pathOf(id)} onClick={(event) => clickSelects(event, id, shownIds) || follow(event)} data-item data-conversation={id}
+    <a href={urlOf(pathOf(id))} onClick={(event) => clickSelects(event, id, shownIds) || follow(event)} data-item data-conversation={id}
       data-running={conversation.running} data-unread={unread} aria-current={here ? "page" : undefined}>
       {(state !== "" || unread) && <span class="pulse" data-state={state} role="img" aria-label={t(STATES[state]!)} />}
       {conversation.temporary === true && <Icon name="temporary" label={t("list.temporary")} />}
@@ -219,7 +220,7 @@ function Hits() {
     <div role="status"><h2>{problem.value || t(found.length === 0 ? "search.none" : "search.some")}</h2></div>
     <ul>
       {found.map((hit) => <li key={`${hit.conversation}:${hit.seq}:${hit.role}`}>
-        <a href={hitPath(hit)} onClick={followHit} data-item data-hit={`${hit.conversation}:${hit.seq}`} class="found">
+        <a href={urlOf(hitPath(hit))} onClick={followHit} data-item data-hit={`${hit.conversation}:${hit.seq}`} class="found">
           <span class="title" dir="auto">{visible(titleOf({ title: hit.title }))}</span>
           <time dateTime={hit.at}>{shortTime(new Date(hit.at))}</time>
           <span class="snippet" dir="auto">

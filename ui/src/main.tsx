@@ -4,6 +4,7 @@ import { App } from "./app";
 import { startAttention } from "./attention";
 import { startPreferences } from "./preferences";
 import { installWorker, removeServiceWorkers } from "./install";
+import { inside, urlOf } from "./paths";
 import { SignInScreen } from "./signin";
 import { go, start } from "./state";
 import { startLanguage } from "./text";
@@ -19,11 +20,11 @@ function open(): void {
 }
 
 function begin(): void {
-  if (location.pathname !== "/link") return open();
+  if (inside(location.pathname) !== "/link") return open();
   const asked = new URLSearchParams(location.hash.slice(1));
-  history.replaceState(null, "", "/link"); // keep the code out of the history
+  history.replaceState(null, "", urlOf("/link")); // keep the code out of the history
   // A second link in this tab changes only the fragment, so the browser does not reload by itself.
-  addEventListener("hashchange", () => location.pathname === "/link" && location.reload());
+  addEventListener("hashchange", () => inside(location.pathname) === "/link" && location.reload());
   const done = (path: string) => {
     go(path, "replace");
     open();
@@ -31,7 +32,7 @@ function begin(): void {
   render(<SignInScreen code={asked.get("code") ?? ""} to={asked.get("to")} done={done} />, place);
 }
 
-void Promise.all([removeServiceWorkers(location.pathname === "/link"), startLanguage()]).then(([found]) => (found ? location.reload() : begin()));
+void Promise.all([removeServiceWorkers(inside(location.pathname) === "/link"), startLanguage()]).then(([found]) => (found ? location.reload() : begin()));
 
 // The font loads when the page stands: it delays nothing.
 addEventListener("load", () => setTimeout(() => void import("@fontsource-variable/inter/wght.css")));

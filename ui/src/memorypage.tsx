@@ -5,6 +5,7 @@ import { call, factPath, sentenceOf } from "./api";
 import { dialog } from "./dialogs";
 import { Field, prevented, Radios } from "./form";
 import { useBusy, useLook } from "./hooks";
+import { urlOf } from "./paths";
 import { Marked } from "./prose";
 import { Download } from "./signed";
 import { attempt, follow, isOwner, pathOf, titleOf, toast } from "./state";
@@ -119,7 +120,7 @@ export function MemoryScreen() {
 }
 
 function HowItFills() {
-  return <><p>{t("memory.how_text")}</p>{isOwner.value && <p><a href="/settings/memory" onClick={follow}>{t("memory.review_off")}</a></p>}</>;
+  return <><p>{t("memory.how_text")}</p>{isOwner.value && <p><a href={urlOf("/settings/memory")} onClick={follow}>{t("memory.review_off")}</a></p>}</>;
 }
 
 function Group({ title, detail, members }: { title: string; detail: string; members: Fact[] }) {
@@ -170,7 +171,7 @@ function Source({ fact }: { fact: Fact }) {
   const at = new Date(fact.at);
   const time = <time dateTime={fact.at} title={at.toLocaleString(locale())}>{shortTime(at)}</time>;
   const conversation = fact.conversation !== null &&
-    <a href={`${pathOf(fact.conversation)}#user-${fact.seq ?? 0}`} onClick={follow} dir="auto">{visible(titleOf({ title: fact.title }))}</a>;
+    <a href={urlOf(`${pathOf(fact.conversation)}#user-${fact.seq ?? 0}`)} onClick={follow} dir="auto">{visible(titleOf({ title: fact.title }))}</a>;
   return <p class="meta">
     {tx(conversation ? "memory.source_from" : "memory.source", { who: t(`memory.by.${fact.by}`), time, conversation })}
     {fact.scope !== null && ` ${t("memory.source_there")}`}
@@ -241,7 +242,7 @@ function ProviderItem({ provider }: { provider: Provider }) {
       <p class="meta">{t("memory.not_delivered")}</p>
       <ul class="letters">
         {provider.letters.map((letter) => <li key={`${letter.conversation}:${letter.seq}`} class="meta">
-          <a href={`${pathOf(letter.conversation)}#user-${letter.seq}`} onClick={follow}>
+          <a href={urlOf(`${pathOf(letter.conversation)}#user-${letter.seq}`)} onClick={follow}>
             {t("memory.turn_of", { time: shortTime(new Date(letter.at / 1000)) })}
           </a>
           : {visible(letter.error)}

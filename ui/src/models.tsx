@@ -4,6 +4,7 @@ import { call } from "./api";
 import { chooseFor, chosenModel } from "./choices";
 import { confirm } from "./dialogs";
 import { Icon } from "./icon";
+import { urlOf } from "./paths";
 import { Popup, Ticked } from "./popup";
 import { favourites } from "./preferences";
 import { attempt, follow, go, modelName, setup, toast } from "./state";
@@ -49,7 +50,7 @@ export function ModelPicker() {
   const chosen = chosenModel.value;
   const name = found === null ? "" : visible(modelName(chosen));
   if (found === null || found.models.length === 0)
-    return <a class="chip" href="/settings/models" onClick={follow} title={t("model.active_hint")}>{name || t("settings.title")}</a>;
+    return <a class="chip" href={urlOf("/settings/models")} onClick={follow} title={t("model.active_hint")}>{name || t("settings.title")}</a>;
   const items = sorted(found.models).map((model) => ({
     key: model.label,
     words: `${modelName(model)} ${model.url ?? ""}`,

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { encode } from "uqr";
 import { call } from "./api";
+import { BASE } from "./paths";
 import { attempt, setup } from "./state";
 import { t, tx } from "./text";
 import { visible } from "./words";
@@ -24,7 +25,7 @@ function QrCode({ text, label }: { text: string; label: string }) {
 /** `address` is the address of the server for other machines, or empty if it listens only on this one. */
 export function PhoneLink({ address }: { address: string }) {
   const [link, setLink] = useState<string>();
-  const origin = isLocal(location.hostname) ? address : location.origin;
+  const origin = isLocal(location.hostname) ? address : location.origin + BASE.replace(/\/$/, "");
   const file = setup.value?.file ?? "";
   if (origin === "" && file === "") return <p class="status">{t("phone.local_other")}</p>;
   if (origin === "")

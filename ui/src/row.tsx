@@ -13,6 +13,7 @@ import { Icon } from "./icon";
 import { memo } from "./memo";
 import { RetryWith } from "./models";
 import { discard, retry, submit, type Outgoing } from "./outbox";
+import { urlOf } from "./paths";
 import { PlainText, Prose } from "./prose";
 import { attempt, follow, running, type View } from "./state";
 import { locale, t, type TextKey } from "./text";
@@ -127,7 +128,7 @@ export function UnsentRow({ message }: { message: Outgoing }) {
 
 function Labelled({ row }: { row: Row }) {
   if (row.model === "practice")
-    return <p class="label">{t("answer.practice")}{" "}<a href="/settings/models" onClick={follow}>{t("answer.connect")}</a></p>;
+    return <p class="label">{t("answer.practice")}{" "}<a href={urlOf("/settings/models")} onClick={follow}>{t("answer.connect")}</a></p>;
   if (row.model === "tour") return <p class="label">{t("answer.scripted")}</p>;
   return null;
 }
@@ -208,7 +209,7 @@ function MemoryRow({ row }: { row: Row }) {
   const taken = undone || row.state === "undone";
   return <p class="status memory">
     <span>
-      <a href="/memory" onClick={follow}>{notedWords(row.action ?? "")}</a>{" "}
+      <a href={urlOf("/memory")} onClick={follow}>{notedWords(row.action ?? "")}</a>{" "}
       <span class="text" dir="auto">{visible(row.text ?? "")}</span>
     </span>
     {taken ? <span role="status">{t("memory.undone")}</span> : <button type="button" class="quiet" onClick={() => void undo()}>{t("common.undo")}</button>}
@@ -227,7 +228,7 @@ function MarkerRow({ view, row }: { view: View; row: Row }) {
     {last && <p class="choices">
       <button type="button" class="main" disabled={running.value} onClick={() => retryRow(view, row)}>{t("common.try_again")}</button>
       {!running.value && <RetryWith button={t("marker.switch")} kind="" retry={(label) => retryRow(view, row, label)} />}
-      <a class="button" href="/settings/models" onClick={follow}>{t("marker.settings")}</a>
+      <a class="button" href={urlOf("/settings/models")} onClick={follow}>{t("marker.settings")}</a>
     </p>}
   </section>;
   return <div class="status marker">

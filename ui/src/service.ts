@@ -12,9 +12,11 @@ interface Clients {
   openWindow(path: string): Promise<unknown>;
 }
 const scope = self as unknown as EventTarget & { skipWaiting(): Promise<void>; clients: Clients; location: Location };
-const PREFIX = "tenax-shell-";
+/** The path of the page, with a slash at its end. */
+const BASE = new URL("./", scope.location.href).pathname;
+const PREFIX = `tenax-shell-${BASE.slice(1)}`;
 const NAME = PREFIX + SHELL_VERSION;
-/** The addresses of the page. /link is not among them: the worker never sees the code of a link. */
+/** The paths of the page, without the path before them. /link is not among them: the worker never sees the code of a link. */
 const PAGES = /^\/(c\/[^/]+|setup|memory|settings(\/[^/]*)?)?$/;
 /** A server that does not answer for so long is away. */
 const WAIT_MS = 5000;
@@ -25,12 +27,12 @@ scope.addEventListener("install", (event) => {
   const fill = async () => {
     await caches.delete(NAME); // another program on this port may have made one
     const cache = await caches.open(NAME);
-    await cache.addAll([new Request("/", { cache: "reload" }), ...SHELL_FILES]);
+    await cache.addAll([new Request(BASE, { cache: "reload" }), ...SHELL_FILES.map((file) => BASE + file)]);
     await scope.skipWaiting();
   };
   (event as Lifecycle).waitUntil(fill());
   // Browsers that support it do not even wake the worker for the API.
-  (event as Lifecycle).addRoutes?.({ condition: { urlPattern: "/api/*" }, source: "network" }).catch(() => undefined);
+  (event as Lifecycle).addRoutes?.({ condition: { urlPattern: `${BASE}api/*` }, source: "network" }).catch(() => undefined);
 });
 
 scope.addEventListener("activate", (event) => {
@@ -46,8 +48,10 @@ scope.addEventListener("fetch", (event) => {
   const { request } = event as Fetching;
   const { origin, pathname } = new URL(request.url);
   if (request.method !== "GET" || origin !== scope.location.origin) return;
-  if (pathname.startsWith("/assets/")) (event as Fetching).respondWith(asset(request));
-  else if (request.mode === "navigate" && PAGES.test(pathname)) (event as Fetching).respondWith(page(request));
+  if (!pathname.startsWith(BASE)) return;
+  const path = pathname.slice(BASE.length - 1);
+  if (path.startsWith("/assets/")) (event as Fetching).respondWith(asset(request));
+  else if (request.mode === "navigate" && PAGES.test(path)) (event as Fetching).respondWith(page(request));
 });
 
 scope.addEventListener("notificationclick", (event) => {
@@ -55,7 +59,7 @@ scope.addEventListener("notificationclick", (event) => {
   notification.close();
   const open = async () => {
     const [page] = await scope.clients.matchAll({ type: "window" });
-    if (page === undefined) return scope.clients.openWindow(notification.data);
+    if (page === undefined) return scope.clients.openWindow(BASE + notification.data.slice(1));
     page.postMessage({ open: notification.data });
     return page.focus();
   };
@@ -74,7 +78,7 @@ async function asset(request: Request): Promise<Response> {
 
 /** The server decides which page is shown. The kept page is shown only if no server answers. */
 async function page(request: Request): Promise<Response> {
-  const kept = await (await caches.open(NAME)).match("/");
+  const kept = await (await caches.open(NAME)).match(BASE);
   if (kept === undefined) return fetch(request);
   const slow = new Promise<Response>((give) => setTimeout(() => give(kept), WAIT_MS));
   const asked = fetch(request).then((answer) => (PROXY_ERRORS.includes(answer.status) ? kept : answer));

@@ -4,6 +4,7 @@ import { call, Problem } from "./api";
 import { Field, prevented, Radios } from "./form";
 import { Icon } from "./icon";
 import { askBeforePractice } from "./models";
+import { urlOf } from "./paths";
 import { BareScreen } from "./signin";
 import { enter, go, isOwner, modelName, setup, toast } from "./state";
 import { t, tx } from "./text";
@@ -53,7 +54,7 @@ export function WelcomeScreen() {
       {tx("settings.foot", {
         file: <code>{visible(found.file)}</code>,
         version: visible(found.version),
-        licences: <a href="/third-party.txt" target="_blank" rel="noopener">{t("settings.licences")}</a>,
+        licences: <a href={urlOf("/third-party.txt")} target="_blank" rel="noopener">{t("settings.licences")}</a>,
       })}
     </p>
   </BareScreen>;

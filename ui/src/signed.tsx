@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { call } from "./api";
+import { urlOf } from "./paths";
 import { attempt } from "./state";
 
 const RENEW_MS = 4 * 60_000;
@@ -22,7 +23,7 @@ async function signAll(): Promise<void> {
     const batch = all.slice(n, n + BATCH_MAX);
     try {
       const { addresses } = await call<{ addresses: string[] }>("POST", "/api/addresses", { paths: batch.map((request) => request.path) });
-      batch.forEach((request, i) => request.give(addresses[i]!));
+      batch.forEach((request, i) => request.give(urlOf(addresses[i]!)));
     } catch (error) {
       batch.forEach((request) => request.fail(error));
     }

@@ -8,6 +8,7 @@ import { updateWorker } from "./install";
 import { KEY } from "./key";
 import { projects, takePreferences } from "./preferences";
 import { outbox, discard, pump, startOutbox, type Outgoing } from "./outbox";
+import { inside, urlOf } from "./paths";
 import { foldTurns, Mismatch, Rows } from "./rows";
 import { t } from "./text";
 import type { Connection, Frame, FromHub, Lacks, Listed, Model, Row, RowPage, Setup, ToHub } from "./types";
@@ -27,12 +28,13 @@ function decoded(part: string): string {
 }
 
 function readRoute(): Route {
-  const path = /^\/c\/([^/]+)/.exec(location.pathname)?.[1];
-  const screen = /^\/(setup|settings|memory)(?:\/|$)/.exec(location.pathname)?.[1] as Route["screen"] | undefined;
+  const here = inside(location.pathname);
+  const path = /^\/c\/([^/]+)/.exec(here)?.[1];
+  const screen = /^\/(setup|settings|memory)(?:\/|$)/.exec(here)?.[1] as Route["screen"] | undefined;
   const hit = /^#(\w+)-(\d+)$/.exec(location.hash);
   return {
     screen: screen ?? "conversation",
-    section: /^\/settings\/([a-z]+)/.exec(location.pathname)?.[1] ?? "",
+    section: /^\/settings\/([a-z]+)/.exec(here)?.[1] ?? "",
     conversation: path === undefined ? null : decoded(path),
     hit: hit === null ? null : { role: hit[1]!, seq: Number(hit[2]) },
   };
@@ -67,9 +69,9 @@ export function fold(away: boolean): void {
 }
 
 export function go(path: string, how: "push" | "replace" = "push"): void {
-  const here = path === location.pathname + location.hash; // do not add a history entry for the current page
-  if (how === "push" && !here) history.pushState(null, "", path);
-  else history.replaceState(null, "", path);
+  const here = urlOf(path) === location.pathname + location.hash; // do not add a history entry for the current page
+  if (how === "push" && !here) history.pushState(null, "", urlOf(path));
+  else history.replaceState(null, "", urlOf(path));
   batch(() => {
     route.value = readRoute();
     drawer.value = false;
@@ -83,7 +85,7 @@ export function follow(event: MouseEvent): void {
   if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
   const { pathname, hash } = event.currentTarget as HTMLAnchorElement;
-  go(pathname + hash);
+  go(inside(pathname) + hash);
 }
 
 /** The words of the search that led to the open message. */

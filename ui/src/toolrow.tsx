@@ -4,6 +4,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { Todo } from "./asked";
 import { useClock } from "./hooks";
 import { Icon, type IconName } from "./icon";
+import { urlOf } from "./paths";
 import { LONG, LongText } from "./prose";
 import { follow, pathOf, showFile } from "./state";
 import { t } from "./text";
@@ -108,7 +109,7 @@ export function ToolRow({ row }: { row: Row }) {
     </details>
     {running && text !== "" && <LiveOutput text={text} />}
     {row.child && <p class={row.child_asks ? "child asks" : "child"} role="status">
-      <a href={pathOf(row.child)} onClick={follow}>{t(row.child_asks ? "subagent.asks" : "subagent.open")}</a>
+      <a href={urlOf(pathOf(row.child))} onClick={follow}>{t(row.child_asks ? "subagent.asks" : "subagent.open")}</a>
     </p>}
   </>;
 }

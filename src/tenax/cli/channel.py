@@ -369,7 +369,8 @@ async def _find_account(settings: ChannelSettings) -> str:
 def _say_how_to_send(config: Config, label: str, new_secret: str) -> None:
     """Say how a program sends messages. A new secret is shown only here."""
     host = f"[{config.serve.host}]" if ":" in config.serve.host else config.serve.host
-    address = f"http://{host}:{config.serve.port}{HOOKS}{label}"
+    page = config.serve.url or f"http://{host}:{config.serve.port}"
+    address = f"{page}{HOOKS}{label}"
     click.echo(f"Saved in {config.file} as [channels.{label}].\n")
     if new_secret:
         click.echo(f"  Secret, shown only now:  {new_secret}")

@@ -237,9 +237,11 @@ def _own_terminal() -> Iterator[None]:
 
 
 def _link(config: Config, url: str, to: str, user: str = LOCAL_USER) -> str:
+    """Make a link to the page at its public address, or else at the local address `url`."""
     code = links_of(config).make_code(user)
+    page = config.serve.url or url
     # A browser does not send the part after # to the server, so a preview of the link does not use the code up.
-    return f"{url}/link#code={code}" + ("" if to == "/" else f"&to={to}")
+    return f"{page}/link#code={code}" + ("" if to == "/" else f"&to={to}")
 
 
 def links_of(config: Config) -> Links:
@@ -285,7 +287,7 @@ def _running(config: Config) -> Where | None:
 
 @contextlib.contextmanager
 def _listen(config: Config) -> Iterator[socket.socket]:
-    """Listen on the configured port, or on the next free port."""
+    """Listen on the configured port, or on the next free port. A proxy knows only the configured port."""
     host, first = config.serve.host, config.serve.port
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -296,7 +298,8 @@ def _listen(config: Config) -> Iterator[socket.socket]:
             f"{host} is not an address of this machine.",
             hint="Check serve.host, TENAX_HOST and --host.",
         ) from error
-    last = min(first + PORTS_TRIED - 1, PORT_MAX)
+    tried = 1 if config.serve.url else PORTS_TRIED
+    last = min(first + tried - 1, PORT_MAX)
     for port in range(first, last + 1):
         listening = socket.socket(family)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -438,7 +441,9 @@ class _Parent:
 
     def _welcome(self, address: str) -> None:
         port = self._listening.getsockname()[1]
-        if os.environ.get("SSH_CONNECTION"):
+        if self._config.serve.url:
+            _tell(f"Tenax listens on {self._where.url} for the proxy.")
+        elif os.environ.get("SSH_CONNECTION"):
             name = os.environ.get("USER", "you")
             _tell(
                 f"To open the page from your own machine: ssh -L {port}:127.0.0.1:{port} {name}@{socket.gethostname()}"

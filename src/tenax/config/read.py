@@ -36,12 +36,16 @@ from tenax.config.schema import (
     Search,
     Serve,
     Speech,
+    is_host,
 )
 from tenax.config.secret import Secret, hide_password
 from tenax.errors import ConfigError
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 FILE_NAME_BYTES_MAX: Final = 255
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_PATH: Final = re.compile(r"(/[0-9A-Za-z_-][0-9A-Za-z._~-]*)*", re.ASCII)
+"""The path of a public address. No part begins with a dot, so the path means the same to every program."""
 
 # The URL of a provider, and the variable with its key, if the file names neither. A key goes to its own provider only.
 PROVIDER_DEFAULTS: Final = {
@@ -179,7 +183,7 @@ def _resolve(
         fallback=settings.fallback,
         models=models,
         resume=settings.resume,
-        serve=_check_proxies(settings.serve, file),
+        serve=_resolve_serve(settings.serve, file),
         budget=settings.budget,
         backup=settings.backup,
         backup_folder=_resolve_path(
@@ -549,7 +553,8 @@ def _check_rules(rules: tuple[RuleSettings, ...], file: Path) -> tuple[Rule, ...
     return tuple(found)
 
 
-def _check_proxies(serve: Serve, file: Path) -> Serve:
+def _resolve_serve(serve: Serve, file: Path) -> Serve:
+    """Check the addresses in [serve], and write the public address as browsers write it."""
     for address in serve.proxies:
         try:
             ipaddress.ip_address(address)
@@ -558,7 +563,31 @@ def _check_proxies(serve: Serve, file: Path) -> Serve:
                 f"serve.proxies in {file} has {address!r}, which is not an IP address.",
                 hint='Write the address that the proxy connects from: proxies = ["127.0.0.1"].',
             ) from error
-    return serve
+    return replace(serve, url=_public_url(serve.url, file)) if serve.url else serve
+
+
+def _public_url(text: str, file: Path) -> str:
+    """Return a public address in lower case, without the default port and without a slash at the end."""
+    error = ConfigError(
+        f"serve.url in {file} is {hide_password(text)!r}, which cannot be the address of the page.",
+        hint="Write the scheme, the name, and if necessary the port and the path: "
+        'url = "https://tenax.example.org" or url = "https://example.org/tenax".',
+    )
+    try:
+        parts = urlsplit(text)
+        name, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise error from None
+    netloc = f"[{name}]" if ":" in name else name
+    if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
+        netloc += f":{port}"
+    path = parts.path.rstrip("/")
+    is_plain = (
+        parts.scheme in _DEFAULT_PORTS and is_host(name) and "@" not in parts.netloc
+    )
+    if not is_plain or not _PATH.fullmatch(path) or "?" in text or "#" in text:
+        raise error
+    return f"{parts.scheme}://{netloc}{path}"
 
 
 def _check_search(search: Search, file: Path) -> Search:

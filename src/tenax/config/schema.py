@@ -363,9 +363,18 @@ class Serve(Settings, frozen=True, kw_only=True):
         ),
     ] = "127.0.0.1"
     port: Annotated[Port, _about("The port of the page.", variable="TENAX_PORT")] = 8629
+    url: Annotated[
+        str,
+        _about(
+            "The public address of the page, if a reverse proxy serves it: https://tenax.example.org.",
+            shape='an address in quotes: url = "https://tenax.example.org"',
+        ),
+    ] = ""
     proxies: Annotated[
         Names,
-        _about("Addresses of reverse proxies. Their connections are not limited."),
+        _about(
+            "Addresses of reverse proxies. Their connections are not limited, and X-Forwarded-Proto is read only from them."
+        ),
     ] = ()
     sign_in_days: Annotated[
         Days,

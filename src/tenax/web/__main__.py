@@ -70,6 +70,9 @@ async def _serve(config: Config, descriptor: int, profile: str | None) -> int:
             timeout_keep_alive=75,
             timeout_graceful_shutdown=2,
             server_header=False,
+            # By default, uvicorn believes every proxy of this machine.
+            proxy_headers=bool(config.serve.proxies),
+            forwarded_allow_ips=list(config.serve.proxies),
             lifespan="off",
         )
     )

@@ -37,6 +37,7 @@ from tenax.web import (
     usage,
     verify,
 )
+from tenax.web.address import base_of, path_of
 from tenax.web.api import Endpoint, ResponseBody, endpoint, openapi
 from tenax.web.frames import get_frame
 from tenax.web.guard import Guard
@@ -103,12 +104,12 @@ async def describe(_call: Request) -> Response:
 
 
 async def page(call: Request) -> Response:
-    """Return the page. The URL names the conversation."""
-    found = await _file_response(call, PAGE / "index.html")
-    if found is None:
+    """Return the page. The URL names the conversation, so the addresses of the files must not be relative."""
+    html = await _read_file(call, PAGE / "index.html")
+    if html is None:
         return HTMLResponse(_NO_PAGE, 503)
-    found.headers["cache-control"] = "no-cache"
-    return found
+    html = html.replace(b'"./', f'"{base_of(call.scope)}'.encode())
+    return HTMLResponse(html, headers={"cache-control": "no-cache"})
 
 
 async def asset(call: Request) -> Response:
@@ -132,7 +133,7 @@ async def installable(call: Request) -> Response:
 
     A browser asks for a new version of the service worker at every start of the page.
     """
-    found = await _file_response(call, PAGE / call.scope["path"].removeprefix("/"))
+    found = await _file_response(call, PAGE / path_of(call.scope).removeprefix("/"))
     if found is None:
         return await not_found(call, Exception())
     found.headers["cache-control"] = "no-cache"
@@ -140,15 +141,20 @@ async def installable(call: Request) -> Response:
 
 
 async def _file_response(call: Request, file: Path) -> Response | None:
-    """Return a response with a file of the page, read at once, so that a slow client keeps no file open."""
+    """Return a response with a file of the page."""
+    found = await _read_file(call, file)
+    return (
+        None if found is None else Response(found, media_type=guess_type(file.name)[0])
+    )
+
+
+async def _read_file(call: Request, file: Path) -> bytes | None:
+    """Read a file of the page at once, so that a slow client keeps no file open."""
 
     def read() -> bytes | None:
         return file.read_bytes() if os.path.isfile(file) else None  # noqa: PTH113  (False for every bad name)
 
-    found = await state_of(call).page_threads.run(read)
-    return (
-        None if found is None else Response(found, media_type=guess_type(file.name)[0])
-    )
+    return await state_of(call).page_threads.run(read)
 
 
 async def not_found(call: Request, _error: Exception) -> Response:
@@ -200,12 +206,14 @@ def application(state: ServerState) -> Starlette:
     public = frozenset(endpoint.path for endpoint in found if endpoint.public)
     routes = [endpoint.route for endpoint in found]
     routes += [Route("/api/openapi.json", describe), HOOK_ROUTE, *PAGE_ROUTES]
+    serve = state.config.serve
     guard = Middleware(
         Guard,
         signins=state.signins,
-        host=state.config.serve.host,
+        host=serve.host,
         public=public,
-        proxied=bool(state.config.serve.proxies),
+        proxied=bool(serve.proxies) and not serve.url,
+        url=serve.url,
     )
     app = Starlette(
         routes=routes,

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from tenax.clock import rfc3339
 from tenax.errors import InvalidInput, StoreDamaged, TenaxError
 from tenax.journal.devices import Device
+from tenax.web.address import base_of
 from tenax.web.api import Id, RequestBody, ResponseBody, endpoint
 from tenax.web.links import ADDRESS_SECONDS, can_be_signed
 from tenax.web.problems import problem
@@ -127,7 +128,15 @@ async def sign_in(call: Request, body: LinkCode) -> Response:
     answer = _encode_sign_in(SignIn(used, made.key))
     seconds = signins.devices.days * _DAY_SECONDS
     secure = call.scope["scheme"] == "https"
-    answer.set_cookie(cookie_name(call), made.cookie, max_age=int(seconds), httponly=True, samesite="strict", secure=secure)  # fmt: skip
+    answer.set_cookie(
+        cookie_name(call),
+        made.cookie,
+        max_age=int(seconds),
+        path=base_of(call.scope),
+        httponly=True,
+        samesite="strict",
+        secure=secure,
+    )
     return answer
 
 
@@ -178,6 +187,7 @@ async def _listed(call: Request) -> DeviceList:
     signins, current = state_of(call).signins, device_of(call)
     devices = signins.devices
     found = await signins.threads.run(partial(devices.all, user_of(call)))
+    serve = state_of(call).config.serve
     return DeviceList(
         [
             ShownDevice(
@@ -190,7 +200,7 @@ async def _listed(call: Request) -> DeviceList:
             )
             for device in found
         ],
-        address=_address_for_others(state_of(call).config.serve.host, port_of(call)),
+        address=serve.url or _address_for_others(serve.host, port_of(call)),
     )
 
 

@@ -2,7 +2,8 @@
 
 A page of another site can send requests here (CSRF), and a foreign host name can be made to point here (DNS rebinding).
 So an unsafe request must come from the Tenax page, according to its headers. The Host must be the address of the
-listening socket, or the configured name.
+listening socket, the configured name, or the public address (`serve.url`). Under the public address, the Origin must be
+the public address as well. The scheme and the path of the public address apply whatever a proxy forwards.
 
 `localhost` is not accepted: a browser tries [::1] first, and another program listening there on the same port would get
 the secrets of the name. The guard redirects a document under `localhost`, or under another form of the address.
@@ -27,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenax.channels.platforms import HOOKS
 from tenax.errors import TenaxError
+from tenax.web.address import PublicAddress, path_of
 from tenax.web.connections import note_signed_in
 from tenax.web.links import may_be_shown
 from tenax.web.problems import answer_to, problem
@@ -61,24 +63,30 @@ class Guard:
         host: str,
         public: frozenset[str],
         proxied: bool = False,
+        url: str = "",
     ) -> None:
         self._app = app
         self._signins = signins
         self._host = host.lower()
         self._public = public
         self._proxied = proxied
-        """Whether a proxy is configured. A proxy may have any address."""
+        """Whether a proxy without a public address is configured. Such a proxy may have any address."""
+        self._public_address = PublicAddress.of(url) if url else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        address = self._public_address_of(scope)
+        if address is not None:
+            public = {"scheme": address.scheme, "root_path": address.root_path}
+            scope = {**scope, **public}
         request = Request(scope)
-        path: str = scope["path"]
+        path = path_of(scope)
         state = scope.setdefault("state", {})
         state["user"] = state["device"] = None
         is_hook = path.startswith(HOOKS)
-        refused = None if is_hook else self._refused(request, path)
+        refused = None if is_hook else self._refused(request, path, address)
         is_open = is_hook or path in self._public
         if refused is None and path.startswith("/api/") and not is_open:
             refused = await self._sign_in(request, state)
@@ -112,13 +120,26 @@ class Guard:
         state["user"], state["device"] = device.user, device
         return None
 
-    def _refused(self, request: Request, path: str) -> Response | None:
+    def _public_address_of(self, scope: Scope) -> PublicAddress | None:
+        """Return the public address if the request names it as its host."""
+        address = self._public_address
+        if address is None:
+            return None
+        host = Headers(scope=scope).get("host", "")
+        return address if address.is_in(host) else None
+
+    def _refused(
+        self, request: Request, path: str, address: PublicAddress | None
+    ) -> Response | None:
         headers = request.headers
-        refused = self._refused_host(request, path)
+        if address is None:
+            refused = self._refused_host(request, path)
+        else:
+            refused = _refused_path(request.scope["path"], address.root_path)
         if refused is not None:
             return refused
         if not (
-            _comes_from_page(headers)
+            _comes_from_page(headers, address)
             if request.method not in _SAFE
             else _may_read(headers)
         ):
@@ -167,7 +188,7 @@ class Guard:
             )
             return RedirectResponse(to, headers={"cache-control": "no-store"})
         detail = "The `Host` header of this request does not name this server."
-        hint = f"Open http://{own_host}/ instead, or set `serve.host` to this name."
+        hint = f"Open http://{own_host}/ instead, or set `serve.url` to the public address."
         return problem(403, "Another host", detail, f"{hint} {_PROXY}")
 
     def _address(self, request: Request) -> _Address | None:
@@ -230,7 +251,21 @@ def _opens_document(request: Request, path: str) -> bool:
     )
 
 
-def _comes_from_page(headers: Headers) -> bool:
+def _refused_path(path: str, root_path: str) -> Response | None:
+    """Refuse a path outside the public address. Without the slash at its end, the public address is redirected."""
+    if path == root_path:
+        return RedirectResponse(f"{root_path}/", headers={"cache-control": "no-store"})
+    if path.startswith(f"{root_path}/"):
+        return None
+    return problem(
+        404,
+        "Not found",
+        f"The page is at {root_path}/.",
+        "A proxy must forward the path of the browser unchanged.",
+    )
+
+
+def _comes_from_page(headers: Headers, address: PublicAddress | None) -> bool:
     """Return whether the browser names the Tenax page as the sender.
 
     A browser without these headers is not believed.
@@ -238,8 +273,14 @@ def _comes_from_page(headers: Headers) -> bool:
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:
         return False
-    # The scheme is not compared: a proxy may speak https to the browser and http to Tenax.
-    if origin is not None and origin.partition("://")[2] != headers["host"]:
+    if origin is not None and address is not None:
+        is_own = origin == address.origin
+    elif origin is not None:
+        # The scheme is unknown: a proxy may speak https to the browser and http to Tenax.
+        is_own = origin.partition("://")[2] == headers["host"]
+    else:
+        is_own = True
+    if not is_own:
         return False
     return site in {None, "same-origin"}
 

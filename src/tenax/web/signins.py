@@ -22,6 +22,7 @@ from tenax.clock import Timing
 from tenax.concurrency import ThreadPool, run_in_own_thread
 from tenax.errors import StoreBusy, TenaxError
 from tenax.journal.devices import Device, Devices
+from tenax.web.address import path_of
 from tenax.web.links import Links, unsigned
 from tenax.web.problems import problem
 
@@ -96,7 +97,7 @@ class Signins:
         # The query is compared as it was sent: the signature covers every parameter.
         query = request.scope["query_string"].decode("ascii", "replace")
         parameters, signature = unsigned(query)
-        path: str = request.scope["path"]
+        path = path_of(request.scope)
         address = f"{path}?{parameters}" if parameters else path
         reads = request.method in {"GET", "HEAD"}
         return reads and self.links.is_signed(device.id, address, signature)

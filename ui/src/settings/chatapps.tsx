@@ -7,6 +7,7 @@ import { confirm } from "../dialogs";
 import { Field, prevented, Radios } from "../form";
 import { useLook } from "../hooks";
 import { Icon } from "../icon";
+import { urlOf } from "../paths";
 import { attempt, follow, loadSetup, pathOf, toast } from "../state";
 import { t, type TextKey, tx } from "../text";
 import { shortTime, visible } from "../words";
@@ -298,7 +299,7 @@ function FailedMessages({ failed, change }: { failed: Failed[]; change: Change }
           </p>
           {one.error !== "" && <p class="status">{visible(one.error)}</p>}
           <div class="about">
-            <span class="meta">{time(one.at)}{one.conversation !== null && <> · <a href={pathOf(one.conversation)} onClick={follow}>{t("chats.open")}</a></>}</span>
+            <span class="meta">{time(one.at)}{one.conversation !== null && <> · <a href={urlOf(pathOf(one.conversation))} onClick={follow}>{t("chats.open")}</a></>}</span>
             <button type="button" class="quiet" aria-label={t("chats.retry_named", { name: words })} onClick={() => void act("retry", one.id)}>{t("common.try_again")}</button>
             <button type="button" class="quiet" aria-label={t("chats.discard_named", { name: words })} onClick={() => void act("discard", one.id)}>{t("chats.discard")}</button>
           </div>

@@ -2,6 +2,7 @@
 import type { FunctionComponent } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { Icon } from "../icon";
+import { urlOf } from "../paths";
 import { follow, isOwner, route, setup } from "../state";
 import { t, tx } from "../text";
 import { visible } from "../words";
@@ -24,7 +25,7 @@ function About() {
   return <dl class="pairs">
     <dt>{t("about.version")}</dt><dd>{visible(setup.value?.version ?? "")}</dd>
     <dt>{t("about.licence")}</dt>
-    <dd>{tx("about.licence_text", { packages: <a href="/third-party.txt" target="_blank" rel="noreferrer">{t("settings.licences")}</a> })}</dd>
+    <dd>{tx("about.licence_text", { packages: <a href={urlOf("/third-party.txt")} target="_blank" rel="noreferrer">{t("settings.licences")}</a> })}</dd>
     {isOwner.value && <>
       <dt>{t("about.terminal")}</dt>
       <dd>{tx("about.terminal_text", { help: <code>{`${terminal} --help`}</code>, doctor: <code>{`${terminal} doctor`}</code> })}</dd>
@@ -35,7 +36,7 @@ function About() {
 /** The review after an answer, and the memory providers. The memories have their own screen. */
 function MemorySettings() {
   return <>
-    <p><a class="button" href="/memory" onClick={follow}><Icon name="memory" />{t("memory.open")}</a></p>
+    <p><a class="button" href={urlOf("/memory")} onClick={follow}><Icon name="memory" />{t("memory.open")}</a></p>
     {isOwner.value && <><Setting name="memory.review" /><Setting name="context_files" /><Setting name="memory.providers" /></>}
   </>;
 }
@@ -64,7 +65,7 @@ export function SettingsScreen() {
       <h1>{t("settings.title")}</h1>
       <ul>
         {shown.map(({ name, icon }) => <li key={name}>
-          <a href={`/settings/${name}`} onClick={follow} aria-current={open.name === name ? "page" : undefined}>
+          <a href={urlOf(`/settings/${name}`)} onClick={follow} aria-current={open.name === name ? "page" : undefined}>
             <Icon name={icon} />{t(`section.${name}`)}
           </a>
         </li>)}
@@ -72,7 +73,7 @@ export function SettingsScreen() {
     </nav>
     <div class="section" key={open.name}>
       <div class="page">
-        <a class="button quiet back" href="/settings" onClick={follow}><Icon name="back" />{t("settings.title")}</a>
+        <a class="button quiet back" href={urlOf("/settings")} onClick={follow}><Icon name="back" />{t("settings.title")}</a>
         <h1 tabIndex={-1} ref={title}>{t(`section.${open.name}`)}</h1>
         <p class="lead">{t(`section.${open.name}.about`)}</p>
         <Body />

@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { newKey } from "../api";
 import { Field } from "../form";
+import { urlOf } from "../paths";
 import { follow, pathOf, titleOf } from "../state";
 import { locale, t, tx } from "../text";
 import { visible } from "../words";
@@ -36,7 +37,7 @@ export function Schedules() {
               when: schedule.when,
               zone: visible(schedule.zone),
               time: <time dateTime={schedule.next}>{new Date(schedule.next).toLocaleString(locale(), CLOCK)}</time>,
-              conversation: <a href={pathOf(schedule.conversation)} onClick={follow}>{visible(titleOf(schedule))}</a>,
+              conversation: <a href={urlOf(pathOf(schedule.conversation))} onClick={follow}>{visible(titleOf(schedule))}</a>,
             })}
             {schedule.waits !== "" && <strong> {visible(schedule.waits)}</strong>}
           </span>

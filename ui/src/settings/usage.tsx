@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { call } from "../api";
 import { useLook } from "../hooks";
+import { urlOf } from "../paths";
 import { follow, isOwner, pathOf, titleOf } from "../state";
 import { formatNumber, locale, t } from "../text";
 import { visible } from "../words";
@@ -77,7 +78,7 @@ export function Usage() {
       <Table caption={t("usage.by_conversation")} head={t("usage.conversation")}
         rows={report.conversations.map((used) => [
           used.conversation,
-          <a href={pathOf(used.conversation)} onClick={follow}>{visible(titleOf(used))}</a>,
+          <a href={urlOf(pathOf(used.conversation))} onClick={follow}>{visible(titleOf(used))}</a>,
           used,
         ])}
       />

@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { call } from "../api";
 import { Field, prevented } from "../form";
+import { urlOf } from "../paths";
 import { copyText } from "../prose";
 import { loadSetup, toast } from "../state";
 import { t } from "../text";
@@ -50,7 +51,7 @@ export function AddWebhook<T extends Accounts>({ path, put }: { path: string; pu
 
 /** The address for messages of a webhook, and once its new secret. */
 export function HookAddress({ label }: { label: string }) {
-  const address = `${location.origin}/api/hooks/${label}`;
+  const address = location.origin + urlOf(`/api/hooks/${label}`);
   const secret = made.value?.label === label ? made.value.secret : "";
   const copy = async () => toast(t(await copyText(secret) ? "common.copied" : "page.no_copying"));
   return <>
