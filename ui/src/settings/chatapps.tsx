@@ -32,6 +32,7 @@ const PATH = "/api/channels";
 const LOOK_MS = 2500;
 /** The account on Telegram that creates bots. */
 const FATHER = "@BotFather";
+const DISCORD_PAGE = "discord.com/developers";
 /** A webhook has no bot: a program writes with a secret. */
 const WEBHOOK = "webhook";
 /** How the dot of an account looks. */
@@ -162,7 +163,7 @@ function AddTelegram({ put }: Adding) {
 }
 
 function AddDiscord({ put }: Adding) {
-  const page = <a href="https://discord.com/developers/applications" target="_blank" rel="noreferrer">discord.com/developers</a>;
+  const page = <a href="https://discord.com/developers/applications" target="_blank" rel="noreferrer">{DISCORD_PAGE}</a>;
   return <TokenForm platform="discord" button={t("chats.connect")} put={put}>
     <p class="meta">{t("chats.own_bot")}</p>
     <ol class="steps">
