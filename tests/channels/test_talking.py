@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tenax.channels.rows import AsyncChannelRows, RouteNews
 from tenax.events import (
     ConversationRouted,
     MessageAssistant,
@@ -13,10 +14,11 @@ from tenax.events import (
     RunFinished,
 )
 from tenax.journal import LOCAL_USER
+from tenax.journal.base import Recorded
 from tenax.models.scripted import Reply, Trouble
 from tests.support.chats import ChatWorld
 from tests.support.targets import ENGINES
-from tests.support.telegram import ADA, Attachment, FakeTelegram
+from tests.support.telegram import ADA, BOB, Attachment, FakeTelegram
 
 PNG = (
     b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f\x15\xc4\x89"
@@ -415,3 +417,31 @@ async def test_every_engine_can_serve_a_chat(
             lambda: world.rows.counts(world.account).get("delivered") == 3
         )
         assert world.rows.person(world.account, str(ADA.id)) == LOCAL_USER
+
+
+async def test_a_run_that_ends_while_its_route_is_read_leaves_no_sign_of_typing(
+    telegram: FakeTelegram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route was read with an open run, and the events already have its end."""
+    read_facts = AsyncChannelRows.facts
+
+    async def read_after_the_run(
+        rows: AsyncChannelRows, news: RouteNews, after: int
+    ) -> list[Recorded]:
+        if news.run is not None:
+            await world.until(lambda: world.journal.head(news.conversation).run is None)
+        return await read_facts(rows, news, after)
+
+    monkeypatch.setattr(AsyncChannelRows, "facts", read_after_the_run)
+    async with ChatWorld(
+        telegram, "sqlite", tmp_path, [Reply("Yes.", pause=0.3)], typing_seconds=0.001
+    ) as world:
+        world.say("First")
+        await world.said("Yes.")
+        await world.until(lambda: not world.rows.unfinished(world.account))
+        world.rows.add_person(world.account, str(BOB.id), LOCAL_USER, "Bob")
+        before = len(telegram.log)
+        world.say("Second", sender=BOB)
+        await world.said("Yes.", chat=BOB.id)
+        calls = [(call.method, call.chat) for call in telegram.log[before:]]
+        assert ("sendChatAction", ADA.id) not in calls

@@ -323,14 +323,14 @@ class Deliverer:
         reading = _Reading(self, lane.chat, news, runtime, facts)
         await reading.deliver()
         is_whole = len(facts) < _FACTS_PAGE
-        if is_whole and news.run is None:
+        if is_whole and reading.run is None:
             await self._finish_leftovers(reading)
         if reading.position > news.seq or (is_whole and not reading.cut):
             seq = reading.position
             if is_whole and not reading.cut:
                 seq = max(seq, news.facts)
             await self._rows.move(self._account, news, seq, self._lease())
-            if is_whole and news.superseded and news.run is None and not reading.cut:
+            if is_whole and news.superseded and reading.run is None and not reading.cut:
                 await self._rows.end(self._account, news, seq, self._lease())
         if not is_whole:
             self._hint.set()
@@ -340,7 +340,7 @@ class Deliverer:
         """Follow the growing answer of an open run, until the run ends."""
         news = reading.news
         live = lane.live.get(news.num)
-        if news.run is None or not self._channel.traits.edits:
+        if reading.run is None or not self._channel.traits.edits:
             self._unfollow(lane, news.num)
         elif live is None:
             feed = await reading.runtime.watch(news.conversation, lane.hint)
@@ -488,6 +488,8 @@ class _Reading:
         self.runtime = runtime
         self.position = news.seq
         """The events up to here are delivered."""
+        self.run = news.run
+        """The open run after the last fact. A run may begin or end between the reading of the route and of the facts."""
         self.cut = 0
         """The request of an attempt that was cut off and may go on, or 0."""
         self._cut_fact: Recorded | None = None
@@ -513,7 +515,7 @@ class _Reading:
         """Return whether no run continues an attempt that was cut off."""
         age_us = self._deliverer.now_us() - cut.at
         is_old = age_us > RESUME_SECONDS * 1e6
-        return (self.news.run is None and is_old) or len(self._facts) >= _FACTS_PAGE
+        return (self.run is None and is_old) or len(self._facts) >= _FACTS_PAGE
 
     async def _deliver_fact(self, fact: Recorded) -> None:
         match fact.event:
@@ -526,12 +528,18 @@ class _Reading:
                 await self._continue_attempt(request)
                 self.cut, self._cut_fact = request, fact
             case RunStarted(resumes=resumes):
+                self._note_run(fact, fact.run)
                 if not resumes:
                     await self._end_attempt()
             case RunFinished() as end:
+                self._note_run(fact, None)
                 await self._end_run(fact, end)
             case _:
                 await self._deliver_question(fact)
+
+    def _note_run(self, fact: Recorded, run: str | None) -> None:
+        if fact.seq > self.news.facts:
+            self.run = run
 
     async def _deliver_question(self, fact: Recorded) -> None:
         match fact.event:
