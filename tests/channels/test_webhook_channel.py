@@ -307,7 +307,7 @@ async def test_a_question_of_the_model_is_answered_with_a_message(
 
 
 async def test_an_approval_is_given_elsewhere(inbox: Inbox, tmp_path: Path) -> None:
-    """The event asks, no message allows the call, and the answer comes after the approval in the page."""
+    """The event asks, and the answer comes after the approval in the page."""
     arguments = {"path": "a.txt", "content": "Hello"}
     replies = [Reply(calls=[ScriptedCall("write_file", arguments)]), Reply("Done.")]
     async with HookWorld(inbox.url, "sqlite", tmp_path, replies) as world:
@@ -316,15 +316,33 @@ async def test_an_approval_is_given_elsewhere(inbox: Inbox, tmp_path: Path) -> N
         (post,) = await world.until(lambda: inbox.taken("question.asked"))
         assert "write_file" in post.data["text"]
         assert "choices" not in post.data
-        await world.request("yes")
         (name,) = world.conversations()
         (asked,) = world.events(name, ApprovalAsked)
-        assert world.events(name, ApprovalAnswered) == []
-        assert not (world.config.tools_folder / "a.txt").exists()
         await world.runtime.answer(name, asked.message, asked.call, "once")
         await world.until(lambda: "Done." in inbox.texts("answer.finished"))
+        assert (world.config.tools_folder / "a.txt").read_text() == "Hello"
         types = [post.type for post in inbox.taken()]
         assert set(types) == {"question.asked", "answer.finished"}
+
+
+async def test_no_message_allows_a_call(inbox: Inbox, tmp_path: Path) -> None:
+    """A message after the question is a new message: the call is denied, whatever the words."""
+    arguments = {"path": "a.txt", "content": "Hello"}
+    replies = [
+        Reply(calls=[ScriptedCall("write_file", arguments)]),
+        Reply("Not done."),
+        Reply("You are welcome."),
+    ]
+    async with HookWorld(inbox.url, "sqlite", tmp_path, replies) as world:
+        await world.soon()
+        await world.request("Write it")
+        await world.until(lambda: inbox.taken("question.asked"))
+        await world.request("yes")
+        await world.until(lambda: "You are welcome." in inbox.texts("answer.finished"))
+        (name,) = world.conversations()
+        (answered,) = world.events(name, ApprovalAnswered)
+        assert answered.answer == "no"
+        assert not (world.config.tools_folder / "a.txt").exists()
 
 
 async def test_files_and_the_end_of_a_run_are_events(

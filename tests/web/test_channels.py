@@ -305,15 +305,15 @@ def fail_an_answer(world: World) -> str:
 def test_a_dead_message_is_shown_and_sent_again(world: World) -> None:
     """The list says which chat, what, and why; after a retry the message is in the chat."""
     name = fail_an_answer(world)
+    # The question of the page and the answer. The two figures are read one after the other.
     found = world.wait_for(
-        lambda found: "answer" in [row["kind"] for row in found["failed"]]
+        lambda found: found["accounts"][0]["failed"] == len(found["failed"]) == 2
     )
     (failed,) = [row for row in found["failed"] if row["kind"] == "answer"]
     assert failed["state"] == "dead"
     assert failed["title"]
     assert failed["error"]
     assert failed["conversation"] == name
-    assert found["accounts"][0]["failed"] == len(found["failed"])
     before = len(world.telegram.texts())
     world.telegram.unblock(ADA.id)
     path = f"/channels/deliveries/{failed['id']}/retry"

@@ -45,12 +45,18 @@ OBJECT_BYTES: Final = 4 * 1024 * 1024
 """The size of an object of rows, before compression, after which a new object begins."""
 _PIECE_BYTES: Final = 1024 * 1024
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z(?:-\d+)?")
+_STEM_CHARS: Final = len("2026-11-19T174005Z")
 _GZIP: Final = 31
 _LEVEL: Final = 6
 
 Row = tuple[Any, ...]
 Rows = tuple[str, tuple[str, ...], list[Row]]
 """A table, its columns, and rows."""
+
+
+def _order(name: str) -> tuple[str, int]:
+    """Return the key for sorting. Several backups of one second have a number."""
+    return name[:_STEM_CHARS], int(name[_STEM_CHARS + 1 :] or 1)
 
 
 class DamagedBackup(StoreDamaged):
@@ -278,7 +284,7 @@ class BackupFolder:
             found = [file.stem for file in self._backups.iterdir()]
         except OSError:
             return []
-        return sorted(name for name in found if _NAME.fullmatch(name))
+        return sorted(filter(_NAME.fullmatch, found), key=_order)
 
     def read(self, name: str) -> Manifest:
         """Return a backup. Raises `StoreDamaged` or `InvalidInput`."""

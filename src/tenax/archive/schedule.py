@@ -96,8 +96,10 @@ async def _back_up(config: Config) -> None:
     try:
         _, said = await process.communicate()
     except BaseException:
+        # A backup that is killed leaves only files that the next one removes.
         with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+            process.kill()
+        await process.wait()
         raise
     if process.returncode:
         log.error(

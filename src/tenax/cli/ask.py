@@ -241,6 +241,11 @@ class _Printer:
     def began(self, conversation: str, seq: int) -> None:
         self._conversation, self._seq = conversation, seq
 
+    def _fail_if_cancelled(self) -> None:
+        """Note that no run has taken the message. A message withdrawn before the first look is never a row."""
+        if self._from is None:
+            self._failed = self._failed or _CANCELLED
+
     def denied(self, changes: list[Change]) -> Iterator[Row]:
         """Yield the denied tool calls. In this mode nobody can approve a call."""
         for change in changes:
@@ -333,6 +338,7 @@ class _Words(_Printer):
             sys.stdout.flush()
 
     def ended(self) -> int:
+        self._fail_if_cancelled()
         if self._middle:
             click.echo()
         if self._full:
@@ -372,6 +378,7 @@ class _Lines(_Printer):
         sys.stdout.flush()
 
     def ended(self) -> int:
+        self._fail_if_cancelled()
         return FAILED if self._failed else 0
 
 
