@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,7 +13,6 @@ from typing import Final
 import pytest
 
 from tests.support.chat_kills import (
-    SECONDS,
     ChatStore,
     GatewayHome,
     GatewayProcess,
@@ -25,7 +22,7 @@ from tests.support.chat_kills import (
 )
 from tests.support.counts import repeat
 from tests.support.matrix import Call, FakeMatrix, When
-from tests.support.matrix_app import ADA, BOB, CLEO, MatrixApp
+from tests.support.matrix_app import ADA, BOB, CLEO, MatrixApp, kill_at
 
 pytestmark = pytest.mark.crash
 
@@ -44,24 +41,8 @@ class Victim(Talk):
         self.matrix = app.matrix
         self.gateway = gateway
 
-    @contextlib.contextmanager
-    def kill_at(self, method: str, when: When) -> Iterator[None]:
-        """Kill the gateway at the next request of a kind: before the homeserver acts, or before its answer.
-
-        With `before`, the homeserver never acts. The block causes the request; at its end the gateway is dead.
-        """
-        killed = threading.Event()
-
-        def kill(_call: Call) -> None:
-            self.gateway.kill()
-            killed.set()
-
-        self.matrix.on(method, kill, when)
-        if when == "before":
-            self.matrix.drop_before(method)
-        yield
-        if not killed.wait(SECONDS):
-            raise TimeoutError(f"No {method} came.\n{self.gateway.describe()}")
+    def kill_at(self, method: str, when: When) -> AbstractContextManager[None]:
+        return kill_at(self.matrix, self.gateway, method, when)
 
     def wait_for_poll(self) -> None:
         wait_until(lambda: self.matrix.waiting_polls == 1, "no poll waits")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from tests.support.chat_kills import Person, Shown
-from tests.support.matrix import SERVER, FakeMatrix
+from tests.support.chat_kills import SECONDS, GatewayProcess, Person, Shown
+from tests.support.matrix import SERVER, Call, FakeMatrix, When
 
-__all__ = ["ADA", "BOB", "CLEO", "MatrixApp"]
+__all__ = ["ADA", "BOB", "CLEO", "MatrixApp", "kill_at"]
 
 T = TypeVar("T")
 
@@ -51,3 +53,25 @@ class MatrixApp:
 
     def wait_for(self, predicate: Callable[[], T], seconds: float) -> T:
         return self.matrix.wait_for(predicate, seconds)
+
+
+@contextlib.contextmanager
+def kill_at(
+    matrix: FakeMatrix, gateway: GatewayProcess, method: str, when: When
+) -> Iterator[None]:
+    """Kill the gateway at the next request of a kind: before the homeserver acts, or before its answer.
+
+    With `before`, the homeserver never acts. The block causes the request; at its end the gateway is dead.
+    """
+    killed = threading.Event()
+
+    def kill(_call: Call) -> None:
+        gateway.kill()
+        killed.set()
+
+    matrix.on(method, kill, when)
+    if when == "before":
+        matrix.drop_before(method)
+    yield
+    if not killed.wait(SECONDS):
+        raise TimeoutError(f"No {method} came.\n{gateway.describe()}")
