@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { call } from "../api";
 import { appIcon, appName } from "../chats";
 import { confirm } from "../dialogs";
-import { Field, prevented, Radios } from "../form";
+import { Field, prevented } from "../form";
 import { useLook } from "../hooks";
 import { Icon } from "../icon";
 import { urlOf } from "../paths";
@@ -144,8 +144,15 @@ function AddAccount(adding: Adding) {
   const platforms = Object.keys(FORMS);
   const [platform, choose] = useState(platforms[0]!);
   return <>
-    {platforms.length > 1 && <Radios legend={t("chats.app")} name="platform" value={platform} choose={choose}
-      options={platforms.map((name) => [name, appName(name)] as const)} />}
+    <fieldset class="field">
+      <legend>{t("chats.app")}</legend>
+      <div class="picks">
+        {platforms.map((name) => <label key={name} class="option">
+          <input type="radio" name="platform" checked={platform === name} onChange={() => choose(name)} />
+          <span>{appName(name)}</span>
+        </label>)}
+      </div>
+    </fieldset>
     {FORMS[platform]!(adding)}
   </>;
 }
