@@ -334,3 +334,31 @@ def test_a_backup_of_an_older_schema_is_migrated_on_restore(
         restore(config_for(url), tmp_path / "backups")
         with tenax.open(url) as journal:
             assert verify(journal).ok
+
+
+def test_a_snapshot_leaves_the_files_of_a_store_as_they_are(tmp_path: Path) -> None:
+    """A copy of a store with its log, as after a crash: nothing is copied back, and nothing is deleted."""
+    url = f"sqlite:///{tmp_path}/tenax.db"
+    copied = tmp_path / "copy"
+    copied.mkdir()
+    with tenax.open(url) as journal:
+        journal.append("c", [ConversationOpened("local", "s"), words("hello")])
+        for suffix in ("", "-wal"):
+            data = (tmp_path / f"tenax.db{suffix}").read_bytes()
+            (copied / f"tenax.db{suffix}").write_bytes(data)
+    before = {file.name: file.read_bytes() for file in copied.iterdir()}
+    assert before["tenax.db-wal"]
+    with contextlib.closing(open_snapshot(f"sqlite:///{copied}/tenax.db")) as snapshot:
+        assert len(list(snapshot.rows(TABLES[0]))) == 1
+    after = {name: (copied / name).read_bytes() for name in before}
+    assert after == before
+
+
+def test_an_empty_file_keeps_its_log(tmp_path: Path) -> None:
+    path = tmp_path / "tenax.db"
+    path.write_bytes(b"x")
+    log = tmp_path / "tenax.db-wal"
+    log.write_bytes(b"the only copy")
+    with pytest.raises(StoreDamaged, match="is empty"):
+        open_snapshot(f"sqlite:///{path}")
+    assert log.read_bytes() == b"the only copy"

@@ -23,7 +23,7 @@ from tenax.concurrency import locked, sync_directory
 from tenax.errors import CannotOpen, StoreDamaged, StoreError, StoreFull
 from tenax.journal import guard
 from tenax.journal.schema import migrations, statements
-from tenax.journal.sqlite import APPLICATION_ID, PAGE_SIZE
+from tenax.journal.sqlite import APPLICATION_ID, PAGE_SIZE, leave_log
 from tenax.journal.tables import Table
 
 __all__ = [
@@ -121,12 +121,17 @@ class SqliteSnapshot:
                 raise CannotOpen(
                     f"Another process is writing to {path}.", hint="Try again."
                 ) from error
+        if path.stat().st_size <= 1:
+            # SQLite would treat the file as new, and delete the log.
+            raise StoreDamaged(f"{path} is empty.", hint="Restore a copy of the store.")
         # The log of a store in use needs a connection that may write.
         flags = apsw.SQLITE_OPEN_READWRITE
         connection = apsw.Connection(str(path), flags=flags)
         self._stack.callback(connection.close, force=True)
         connection.set_busy_timeout(int(_HOLD_SECONDS * 1000))
         connection.pragma("wal_autocheckpoint", 0)
+        # The store and its log stay as they are, also if this is the last connection.
+        leave_log(connection)
         connection.execute("begin immediate" if hold else "begin")
         if connection.pragma("application_id") != APPLICATION_ID:
             raise CannotOpen(f"{path} is not a store of Tenax.")
@@ -235,7 +240,8 @@ def _explained(path: Path) -> Iterator[None]:
         raise StoreFull(
             f"There is no room for {path}.", hint="Free some disk space."
         ) from error
-    except (apsw.CorruptError, apsw.NotADBError) as error:
+    except (apsw.CorruptError, apsw.NotADBError, TypeError, ValueError) as error:
+        # A damaged row may have a value of another type, or text that is not UTF-8.
         raise StoreDamaged(f"{path} is damaged: {error}.") from error
     except apsw.Error as error:
         raise StoreError(f"{path}: {error}.") from error

@@ -53,7 +53,14 @@ if TYPE_CHECKING:
     from tenax.journal.plan import Key
     from tenax.journal.store import SqlRow, Tx
 
-__all__ = ["QueueLock", "SqliteStore", "SqliteTx", "logged_pages", "shut"]
+__all__ = [
+    "QueueLock",
+    "SqliteStore",
+    "SqliteTx",
+    "leave_log",
+    "logged_pages",
+    "shut",
+]
 
 LIBRARY_MIN = (3, 51, 3)
 APPLICATION_ID = 0x546E7831  # "Tnx1"
@@ -179,11 +186,11 @@ class SqliteStore(Store):
             with self._turn():
                 connection = self._writing(durable=True)
                 # A refused store must keep its files unchanged, because text may be rescued from the log.
-                _leave_log(connection)
+                leave_log(connection)
                 self._migrate(connection)
                 self._begin_life(connection)
                 if not self._missing:
-                    _leave_log(connection, leave=False)
+                    leave_log(connection, leave=False)
         except Trouble as trouble:
             raise trouble.error from trouble
         except apsw.NotADBError as error:
@@ -333,7 +340,7 @@ class SqliteStore(Store):
             "main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(ctypes.c_int(1))
         )
         if self._missing:
-            _leave_log(connection)
+            leave_log(connection)
         return connection
 
     def _identity(self) -> tuple[int, int] | None:
@@ -750,7 +757,7 @@ class SqliteStore(Store):
         pin: apsw.Connection | None = None
         try:
             pin = self._connect()
-            _leave_log(pin)
+            leave_log(pin)
             pin.execute("begin; select count(*) from store").fetchall()
         except (apsw.Error, Trouble):
             # The next failed checkpoint tries again.
@@ -919,7 +926,7 @@ class SqliteTransaction(SqliteTx):
             raise self._store.judge(error, committing=False) from error
 
 
-def _leave_log(connection: apsw.Connection, *, leave: bool = True) -> None:
+def leave_log(connection: apsw.Connection, *, leave: bool = True) -> None:
     """Set whether closing the connection leaves the log alone, without a checkpoint."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(leave))
 
