@@ -53,7 +53,8 @@ def test_doctor_names_the_newest_backup(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk(home)
-    assert "none. Make one with: tenax backup" in tenax(capsys, "doctor")[1]
+    none = f"none in {home}/backups. Make one with: tenax backup"
+    assert none in tenax(capsys, "doctor")[1]
     assert tenax(capsys, "backup")[0] == 0
     assert (
         f"restored and verified then; 1 in {home}/backups" in tenax(capsys, "doctor")[1]

@@ -284,7 +284,7 @@ def _describe_backup(backup: BackupState) -> str:
     if backup.error:
         return backup.error
     if not backup.name:
-        return "none. Make one with: tenax backup"
+        return f"none in {backup.folder}. Make one with: tenax backup"
     at = backup.at[:16].replace("T", " ")
     return f"{at} UTC, restored and verified then; {backup.count:,} in {backup.folder}"
 
