@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tenax
+from tenax.archive import schedule
 from tenax.archive.format import BackupFolder
 from tenax.archive.schedule import BackupSchedule, is_due
 from tenax.clock import Timing
@@ -52,12 +53,39 @@ async def test_a_server_makes_the_backup_once(
     config = replace(config_with(tmp_path, "day"), timing=quick)
     with tenax.open(config.store_url) as journal:
         schedules = [BackupSchedule(journal, lambda: config) for _ in range(2)]
-        for schedule in schedules:
-            schedule.start()
+        for backups in schedules:
+            backups.start()
         folder = BackupFolder(config.backup_folder)
         async with asyncio.timeout(SECONDS):
             while not folder.names():  # noqa: ASYNC110  (another process writes)
                 await asyncio.sleep(0.01)
-        for schedule in schedules:
-            await schedule.close()
+        for backups in schedules:
+            await backups.close()
     assert len(folder.names()) == 1
+
+
+async def test_a_failure_does_not_end_the_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look makes the backup."""
+    monkeypatch.setenv("TENAX_HOME", str(tmp_path))
+    monkeypatch.delenv("TENAX_STORE", raising=False)
+    config = replace(
+        config_with(tmp_path, "day"), timing=Timing(backup_look_seconds=0.01)
+    )
+    fails = iter([OSError("no processes left"), ValueError("an odd name")])
+
+    def is_due_or_fails(config: Config, now: datetime) -> bool:
+        for failure in fails:
+            raise failure
+        return is_due(config, now)
+
+    monkeypatch.setattr(schedule, "is_due", is_due_or_fails)
+    with tenax.open(config.store_url) as journal:
+        backups = BackupSchedule(journal, lambda: config)
+        backups.start()
+        folder = BackupFolder(config.backup_folder)
+        async with asyncio.timeout(SECONDS):
+            while not folder.names():  # noqa: ASYNC110  (another process writes)
+                await asyncio.sleep(0.01)
+        await backups.close()

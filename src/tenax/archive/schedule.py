@@ -67,6 +67,9 @@ class BackupSchedule:
                 await self._look()
             except TenaxError as error:
                 log.warning("No backup was made: %s", error)
+            except Exception:
+                # The schedule must outlive any failure of one backup.
+                log.exception("No backup was made.")
 
     async def _look(self) -> None:
         config = self._config()
@@ -78,7 +81,9 @@ class BackupSchedule:
         if lease is None:
             return
         try:
-            await _back_up(config)
+            # Another host may have made the backup before it released the lease.
+            if await run_in_own_thread(lambda: is_due(config, now)):
+                await _back_up(config)
         finally:
             with contextlib.suppress(TenaxError):
                 await run_in_own_thread(lambda: self._journal.release(lease))

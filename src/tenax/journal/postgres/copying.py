@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import conninfo, sql
@@ -39,8 +40,6 @@ def scratch_url(url: str) -> str:
 
 
 def _query(values: dict[str, Any]) -> str:
-    from urllib.parse import quote, urlencode  # noqa: PLC0415  (used here only)
-
     return urlencode(values, quote_via=quote)
 
 
