@@ -28,6 +28,7 @@ __all__ = [
     "NAME_CHARS_MAX",
     "Scrubber",
     "clean_name",
+    "count_noun",
     "describe_error",
     "has_hidden",
     "is_storable",
@@ -194,3 +195,8 @@ class Scrubber:
                 at = end
         self._held = text[at:]
         return "".join(out)
+
+
+def count_noun(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 event" or "2,000 events"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

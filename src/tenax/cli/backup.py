@@ -22,6 +22,7 @@ from tenax.cli.output import json_option, print_json
 from tenax.config import Config, hide_password
 from tenax.config.write import change_settings
 from tenax.errors import InvalidInput
+from tenax.text import count_noun
 
 __all__ = ["backup", "move", "restore"]
 
@@ -83,15 +84,15 @@ def backup(
         return
     click.echo(f"{path}, backup {done.name}")
     click.echo(
-        f"{_count(done.conversations, 'conversation')}, {_count(done.events, 'event')}, "
-        f"{_count(done.attachments, 'attachment')}: restored and verified. {_size(done.written)} written."
+        f"{count_noun(done.conversations, 'conversation')}, {count_noun(done.events, 'event')}, "
+        f"{count_noun(done.attachments, 'attachment')}: restored and verified. {_size(done.written)} written."
     )
     if done.pruned:
-        click.echo(f"Deleted: {_count(done.pruned, 'older backup')}.")
+        click.echo(f"Deleted: {count_noun(done.pruned, 'older backup')}.")
     if done.erased and done.earlier:
         click.echo(
-            f"In {_count(done.erased, 'conversation')} text was erased or everything deleted since the backup before. "
-            f"{_count(done.earlier, 'older backup')} may still hold the text. Delete them with: "
+            f"In {count_noun(done.erased, 'conversation')} text was erased or everything deleted since the backup before. "
+            f"{count_noun(done.earlier, 'older backup')} may still hold the text. Delete them with: "
             f"tenax backup {folder or ''} --keep 1".replace("  ", " ")
         )
     if done.same_disk:
@@ -126,7 +127,7 @@ def restore(config: Config, folder: Path, *, name: str | None, as_json: bool) ->
         return
     click.echo(
         f"Restored backup {done.name} to {hide_password(config.store_url)}: "
-        f"{_count(done.conversations, 'conversation')}, {_count(done.events, 'event')}, digests equal."
+        f"{count_noun(done.conversations, 'conversation')}, {count_noun(done.events, 'event')}, digests equal."
     )
     for file in done.left:
         click.echo(f"Not changed, because it exists: {file}")
@@ -152,8 +153,8 @@ def move(config: Config, url: str) -> None:
     with _progress() as report:
         done = move_store(config, _full_url(url), switch=switch, report=report)
     click.echo(
-        f"Moved to {hide_password(url)}: {_count(done.conversations, 'conversation')}, "
-        f"{_count(done.events, 'event')}, digests equal."
+        f"Moved to {hide_password(url)}: {count_noun(done.conversations, 'conversation')}, "
+        f"{count_noun(done.events, 'event')}, digests equal."
     )
     if locked is not None:
         click.echo(f"{locked} names the old store. Set it to the new address.")
@@ -183,7 +184,7 @@ def _list_backups(path: Path, *, as_json: bool) -> None:
     for name in names:
         manifest = folder.read(name)
         click.echo(
-            f"{name}  {_count(len(manifest.conversations), 'conversation')}"
+            f"{name}  {count_noun(len(manifest.conversations), 'conversation')}"
             f"{', with secrets' if manifest.has_secrets else ''}"
         )
     if not names:
@@ -237,10 +238,6 @@ def _version() -> str:
     from importlib import metadata  # noqa: PLC0415  (slow, and used here only)
 
     return metadata.version("tenax")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _size(count: int) -> str:

@@ -25,6 +25,7 @@ from tenax.journal.row_key import ALL_SEQS, SEQ_BITS
 from tenax.journal.schema import SCHEMA_VERSION
 from tenax.journal.sqlite import APPLICATION_ID, PAGE_SIZE, SqliteStore
 from tenax.journal.verify.conversation import Proof
+from tenax.text import count_noun
 
 if TYPE_CHECKING:
     from tenax.journal.journal import Journal
@@ -93,23 +94,19 @@ class Report(msgspec.Struct, frozen=True):
     def lines(self) -> list[str]:
         """Return a line for each problem, and a last line with the numbers of checked things."""
         counts = [
-            _count(self.conversations, "conversation"),
-            _count(self.facts + self.partials, "event"),
-            _count(self.blobs, "blob"),
+            count_noun(self.conversations, "conversation"),
+            count_noun(self.facts + self.partials, "event"),
+            count_noun(self.blobs, "blob"),
         ]
         checked = ", ".join(counts)
         if self.stale:
             checked += f" ({self.stale:,} conversations are indexed anew when they are next written)"
-        verdict = _count(len(self.problems), "problem")
+        verdict = count_noun(len(self.problems), "problem")
         if not self.complete:
             verdict = f"{len(self.problems):,} and more problems"
         if self.ok:
             verdict = "ok"
         return [*map(str, self.problems), f"{checked}: {verdict}"]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def verify(
