@@ -1,0 +1,1 @@
+"""Import conversations of other programs, and exports of Tenax. `draft.py` has the common shape of a conversation."""

@@ -1,0 +1,165 @@
+"""The common shape of a conversation of another program.
+
+A module of a format reads its files and yields drafts; `events.py` turns a draft into events, and `storing.py` stores
+them. A draft is a tree of nodes, because most programs keep every version of a message. The path to `current` is the
+conversation as the other program showed it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from tenax.parts import Reasoning, Text, ToolCall
+
+__all__ = [
+    "Attached",
+    "Draft",
+    "MemoryDraft",
+    "Node",
+    "Piece",
+    "SkillDraft",
+    "Skipped",
+    "Source",
+    "read_time",
+]
+
+Role = Literal["user", "assistant", "system", "tool", "summary", ""]
+Outcome = Literal["done", "failed", "denied", "cancelled", "unknown"]
+_SECOND_US = 1_000_000
+_MILLISECONDS_FROM = 100_000_000_000
+"""A greater number of seconds would be after the year 5000, so the number counts milliseconds."""
+_TIME_US_MAX = 253_402_300_800 * _SECOND_US
+
+
+class Attached(NamedTuple):
+    """A file of a message. `read` returns the content, or `None` if the source lacks the file."""
+
+    name: str
+    read: Callable[[], bytes | None]
+
+
+Piece = Text | Reasoning | ToolCall | Attached
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A message, the result of a tool call, or a summary.
+
+    `tool` is the result of the call `call`: its text is in the parts, `name` is the name of the tool. `summary` replaces
+    all earlier messages of its path for the model (a compaction). A node without a role is only a link to its parent.
+    """
+
+    id: str
+    """The id in the source, unique within the conversation."""
+    parent: str | None
+    role: Role
+    parts: tuple[Piece, ...] = ()
+    at: int | None = None
+    """Microseconds since 1970, if the source knows the time."""
+    author: str = ""
+    """The name of the person, if several people write in the conversation."""
+    model: str = ""
+    finish: str = ""
+    call: str = ""
+    name: str = ""
+    outcome: Outcome = "done"
+    extra: dict[str, Any] = {}
+    """What has no other place. It is kept with the message. Only fields that stay the same in later exports."""
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation of another program."""
+
+    id: str
+    """The id in the source. A second import finds the conversation by this id."""
+    nodes: tuple[Node, ...]
+    """The messages, each version of a message after the earlier versions."""
+    current: str | None = None
+    """The id of the last message of the shown path. `None`: the last node."""
+    title: str = ""
+    at: int | None = None
+    """The time of the beginning, in microseconds since 1970."""
+    archived: bool = False
+    pinned: bool = False
+    parent: str | None = None
+    """The id of the conversation to which this one belongs."""
+    relation: Literal["", "branch", "delegate"] = ""
+    """`branch`: begins with messages of the parent. `delegate`: a sub-agent of the parent."""
+    extra: dict[str, Any] = {}
+    """What has no other place. It is kept with the conversation."""
+
+
+class Skipped(NamedTuple):
+    """A conversation that cannot be read, with the reason."""
+
+    id: str
+    title: str
+    why: str
+
+
+class MemoryDraft(NamedTuple):
+    """A memory of another program: a line or a short paragraph. `id` is stable, so a second import finds it."""
+
+    id: str
+    text: str
+
+
+class SkillDraft(NamedTuple):
+    """A folder with a SKILL.md."""
+
+    name: str
+    folder: Path
+
+
+class Source(Protocol):
+    """Files of another program that can be imported. The iterators read as they go, so memory stays flat."""
+
+    kind: str
+    """The name of the format, such as `chatgpt`. It is part of ids: it never changes."""
+    label: str
+    """The name of the program for people, such as `ChatGPT`."""
+    left_out: Counter[str]
+    """What was not taken, by description, such as `unknown content (video)`. Filled while drafts are read."""
+
+    def drafts(self) -> Iterator[Draft | Skipped]:
+        """Yield the conversations, the oldest first if the source knows the order, parents before their branches."""
+
+    def memories(self) -> Iterator[MemoryDraft]:
+        """Yield the memories."""
+
+    def skills(self) -> Iterator[SkillDraft]:
+        """Yield the skills."""
+
+    def close(self) -> None:
+        """Delete temporary files."""
+
+
+def read_time(value: object) -> int | None:
+    """Return a time in microseconds: from seconds or milliseconds since 1970, or from an ISO text. `None` if invalid."""
+    if isinstance(value, str):
+        return _read_iso(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        return None
+    seconds = value / 1000 if value >= _MILLISECONDS_FROM else value
+    if seconds * _SECOND_US >= _TIME_US_MAX:
+        return None
+    return round(seconds * _SECOND_US)
+
+
+def _read_iso(text: str) -> int | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    try:
+        seconds = time.timestamp()
+    except (OverflowError, ValueError):
+        return None
+    return round(seconds * _SECOND_US) if seconds > 0 else None

@@ -1,0 +1,217 @@
+"""The place of an import: a file, a folder or a zip file."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import msgspec
+
+from tenax.errors import InvalidInput, StoreFull
+
+__all__ = ["Place", "read_items", "read_lines"]
+
+_FILE_BYTES_MAX: Final = 8 * 1024**3
+"""The size of a file in a zip file. A larger one is refused: it would fill the disk."""
+_FILES_MAX: Final = 200_000
+_LINE_BYTES_MAX: Final = 256 * 1024**2
+_HEAD_BYTES: Final = 64 * 1024
+
+
+class Place:
+    """Files by name. A single file has its own name; the files of a folder or a zip file have relative names.
+
+    Links in a folder are followed only to files inside the folder. Files of a zip file are unpacked one at a time to a
+    temporary folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises `InvalidInput` if there is nothing to read."""
+        self.path = path
+        self._scratch: Path | None = None
+        self._zip: zipfile.ZipFile | None = None
+        try:
+            if not path.exists():
+                raise InvalidInput(f"There is no file or folder {path}.")
+            if path.is_file() and zipfile.is_zipfile(path):
+                self._zip = zipfile.ZipFile(path)
+            elif not path.is_dir() and not path.is_file():
+                raise InvalidInput(f"{path} is neither a file nor a folder.")
+            self._names = self._list_names()
+        except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise InvalidInput(f"{path} cannot be read: {_reason(error)}.") from error
+
+    def close(self) -> None:
+        if self._zip is not None:
+            self._zip.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def names(self, ending: str = "") -> list[str]:
+        """Return the names of the files, sorted."""
+        return [name for name in self._names if name.endswith(ending)]
+
+    def has(self, name: str) -> bool:
+        return name in self._names
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file. Raises `InvalidInput`."""
+        if self._zip is not None:
+            return self._unpack(self._zip, name)
+        return self.path / name if self.path.is_dir() else self.path
+
+    def read(self, name: str, most: int) -> bytes | None:
+        """Return the content of a small file, or `None` if the file is missing, unreadable or larger than `most` bytes."""
+        try:
+            if self._zip is not None:
+                if self._zip.getinfo(name).file_size > most:
+                    return None
+                with self._zip.open(name) as member:
+                    data = member.read(most + 1)
+            else:
+                with self.file(name).open("rb") as file:
+                    data = file.read(most + 1)
+        except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            return None
+        return data if len(data) <= most else None
+
+    def head(self, name: str) -> bytes:
+        """Return the beginning of a file, for recognising its format."""
+        try:
+            if self._zip is not None:
+                with self._zip.open(name) as member:
+                    return member.read(_HEAD_BYTES)
+            with self.file(name).open("rb") as file:
+                return file.read(_HEAD_BYTES)
+        except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            return b""
+
+    def _list_names(self) -> dict[str, None]:
+        if self._zip is not None:
+            found = [one.filename for one in self._zip.infolist() if not one.is_dir()]
+        elif self.path.is_file():
+            return {self.path.name: None}
+        else:
+            found = list(_walk(self.path))
+        if len(found) > _FILES_MAX:
+            raise InvalidInput(
+                f"{self.path} has {len(found):,} files, more than an import reads.",
+                hint="Name a folder with fewer files.",
+            )
+        return dict.fromkeys(sorted(found))
+
+    def _unpack(self, archive: zipfile.ZipFile, name: str) -> Path:
+        try:
+            info = archive.getinfo(name)
+        except KeyError:
+            raise InvalidInput(f"{self.path} has no file {name!r:.100}.") from None
+        if info.file_size > _FILE_BYTES_MAX:
+            raise InvalidInput(
+                f"{name!r:.100} in {self.path} has {info.file_size:,} bytes, more than an import reads."
+            )
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="tenax-import-"))
+        # The number of the member is a safe name, whatever the name in the zip file is.
+        target = self._scratch / f"{archive.infolist().index(info)}"
+        if target.exists():
+            return target
+        try:
+            _copy_member(archive, info, target)
+        except (RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+            target.unlink(missing_ok=True)
+            raise InvalidInput(
+                f"{name!r:.100} in {self.path} cannot be read: {_reason(error)}.",
+                hint="Download the file again.",
+            ) from error
+        except OSError as error:
+            target.unlink(missing_ok=True)
+            raise StoreFull(
+                f"{name!r:.100} cannot be unpacked: {_reason(error)}.",
+                hint="Free some disk space, or set TMPDIR to a folder on another disk.",
+            ) from error
+        return target
+
+
+def _copy_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
+    left = info.file_size
+    with archive.open(info) as member, target.open("wb") as file:
+        while piece := member.read(1024 * 1024):
+            # A zip file may lie about the size.
+            left -= len(piece)
+            if left < 0:
+                raise zipfile.BadZipFile("a file is larger than the zip file says")
+            file.write(piece)
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    real = folder.resolve()
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        for name in files:
+            path = Path(parent) / name
+            with contextlib.suppress(OSError):
+                if path.is_file() and path.resolve().is_relative_to(real):
+                    yield PurePosixPath(path.relative_to(folder)).as_posix()
+
+
+def read_items(path: Path) -> Iterator[msgspec.Raw]:
+    """Yield the items of a JSON array, or the single value of another JSON file. Raises `InvalidInput`.
+
+    The file is mapped, and only one item at a time becomes Python objects.
+    """
+    with _mapped(path) as data:
+        try:
+            if _first_byte(data) == b"[":
+                yield from msgspec.json.decode(data, type=list[msgspec.Raw])
+            else:
+                yield msgspec.json.decode(data, type=msgspec.Raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidInput(
+                f"{path.name} is not JSON, or is not complete: {error}.",
+                hint="Download the file again.",
+            ) from error
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file without empty lines. Raises `InvalidInput`."""
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(_LINE_BYTES_MAX):
+                if len(line) == _LINE_BYTES_MAX:
+                    raise InvalidInput(
+                        f"{path.name} has a line that is longer than an import reads."
+                    )
+                if line := line.strip():
+                    yield line
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {_reason(error)}.") from error
+
+
+def _first_byte(data: Any) -> bytes:  # noqa: ANN401  (bytes or a map)
+    return bytes(data[:_HEAD_BYTES]).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[Any]:
+    try:
+        with path.open("rb") as file:
+            if not path.stat().st_size:
+                raise InvalidInput(f"{path.name} is empty.")
+            # The items refer to the map. It is closed when the last item is gone.
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            yield data[3:] if data[:3] == b"\xef\xbb\xbf" else memoryview(data)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text.rstrip(".")
