@@ -27,6 +27,7 @@ __all__ = [
     "Segment",
     "Spent",
     "State",
+    "StoredEvent",
     "Summary",
     "Unfinished",
     "UsageRow",
@@ -67,6 +68,27 @@ class RawEvent(_Value, frozen=True):
     at: int
     run: str | None
     body: bytes
+
+
+class StoredEvent(_Value, frozen=True):
+    """An event of another store with all its columns, so that the copy has the same digest.
+
+    An erased event has no body and no salt, but `inner`, the hash of both. `first` and `waiting` are those of an erased
+    event. A partial has a `code` and no digest.
+    """
+
+    seq: int
+    kind: str
+    at: int
+    run: str | None
+    body: bytes | None
+    salt: bytes | None = None
+    inner: bytes | None = None
+    digest: bytes = b""
+    append_id: bytes | None = None
+    code: int = 0
+    first: int | None = None
+    waiting: int | None = None
 
 
 class Head(_Value, frozen=True):

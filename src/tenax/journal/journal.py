@@ -52,6 +52,7 @@ from tenax.journal.base import (
     Segment,
     Spent,
     State,
+    StoredEvent,
     Summary,
     Unfinished,
     UsageRow,
@@ -237,14 +238,59 @@ class Journal:
         return self.store.queue.run(self.store.waiter(append))
 
     def load(
-        self, conversation: str, opened: ConversationOpened, entries: Sequence[RawEvent]
+        self,
+        conversation: str,
+        opened: ConversationOpened,
+        entries: Sequence[RawEvent],
+        *,
+        opened_at: int | None = None,
+        is_owed: bool = False,
     ) -> list[Recorded]:
-        """Store an imported conversation as a new one.
+        """Store an imported conversation as a new one, opened at `opened_at` (microseconds since 1970, default: now).
 
-        Readers with the start policy `now` do not receive the history.
+        Readers with the start policy `now` do not receive the history, except with `is_owed`.
         """
         append = Append.of_entries(
-            self.owner, conversation, opened, entries, ids=self.ids
+            self.owner,
+            conversation,
+            opened,
+            entries,
+            ids=self.ids,
+            opened_at=opened_at,
+            is_owed=is_owed,
+        )
+        return self.store.queue.run(self.store.waiter(append))
+
+    def extend(
+        self, conversation: str, entries: Sequence[RawEvent], *, expect: Expect
+    ) -> list[Recorded]:
+        """Append imported events with their own times to an existing conversation."""
+        append = Append.of_entries(
+            self.owner, conversation, None, entries, ids=self.ids, expect=expect
+        )
+        return self.store.queue.run(self.store.waiter(append))
+
+    def carry(
+        self,
+        conversation: str,
+        stored: Sequence[StoredEvent],
+        *,
+        expect: Expect | None = None,
+        authors: Sequence[str] = (),
+    ) -> list[Recorded]:
+        """Store events of another store with their seqs, salts and digests, so that the digest chain is the same.
+
+        The first event opens the conversation, or the events continue the conversation there. Raises `InvalidInput` for
+        an event that does not fit its digest. Readers with the start policy `now` do not receive the history. `authors`
+        are the authors of erased messages.
+        """
+        append = Append.of_stored(
+            self.owner,
+            conversation,
+            stored,
+            ids=self.ids,
+            expect=expect,
+            authors=authors,
         )
         return self.store.queue.run(self.store.waiter(append))
 

@@ -40,10 +40,18 @@ from tenax.events import (
     encode,
 )
 from tenax.journal.arguments import check_struct
-from tenax.journal.base import Dedup, Expect, Lease, RawEvent, Recorded
+from tenax.journal.base import (
+    Dedup,
+    Expect,
+    Lease,
+    RawEvent,
+    Recorded,
+    StoredEvent,
+)
 from tenax.journal.row_index import (
     MAYBE_ALONE,
     QUIET,
+    AddAuthor,
     Change,
     HeadState,
     Lookup,
@@ -53,6 +61,7 @@ from tenax.journal.row_index import (
     check_unedited,
 )
 from tenax.journal.row_key import ALL_SEQS, SEQ_BITS
+from tenax.journal.verify.derive import stand_in
 from tenax.parts import blobs_of
 
 if TYPE_CHECKING:
@@ -96,8 +105,10 @@ class _Item(msgspec.Struct, frozen=True):
     code: int
     at: int | None
     run: str | None
-    body: bytes
+    body: bytes | None
     event: Event | Unknown
+    stored: StoredEvent | None = None
+    """The event of another store, with its seq, salt and digest."""
 
 
 class Append(msgspec.Struct, eq=False):
@@ -131,6 +142,10 @@ class Append(msgspec.Struct, eq=False):
     """Whether a commit of the append failed with an unknown outcome."""
     release: bool = False
     """Whether the transaction of the append also releases the lease and drops the replaced partials."""
+    is_owed: bool = False
+    """Whether readers with the start policy `now` receive the events of an imported conversation."""
+    authors: Sequence[str] = ()
+    """Authors of erased events of another store."""
 
     @classmethod
     def of_items(cls, user: str, conversation: str, items: list[_Item], ids: Ids, *, expect: Expect | None = None,
@@ -140,7 +155,7 @@ class Append(msgspec.Struct, eq=False):
         nbytes, partial, names = 0, True, []
         solo = imported or (expect is not None and expect.unedited is not None)
         for item in items:
-            nbytes += len(item.body)
+            nbytes += len(item.body or b"")
             if not item.code:
                 partial = False
             if item.kind in _RARE:
@@ -193,18 +208,29 @@ class Append(msgspec.Struct, eq=False):
         cls,
         user: str,
         conversation: str,
-        opened: Event,
+        opened: ConversationOpened | None,
         entries: Sequence[RawEvent],
         *,
         ids: Ids,
+        opened_at: int | None = None,
+        expect: Expect | None = None,
+        is_owed: bool = False,
     ) -> Append:
-        """Check an imported conversation. Events of unknown kinds stay unchanged if the body is JSON."""
+        """Check imported events. Events of unknown kinds stay unchanged if the body is JSON.
+
+        Without `opened`, the events continue an existing conversation. With `is_owed`, readers with the start policy
+        `now` receive the history.
+        """
         check_id("conversation", conversation)
+        _check_conditions(expect, None, None)
         if len(entries) >= EVENTS_PER_APPEND_MAX:
             raise TooLarge(
                 f"An import takes at most {EVENTS_PER_APPEND_MAX:,} events at a time."
             )
-        items = [_Item(opened.kind, 0, None, None, encode(opened), opened)]
+        items: list[_Item] = []
+        if opened is not None:
+            at = None if opened_at is None else _time(opened_at)
+            items.append(_Item(opened.kind, 0, at, None, encode(opened), opened))
         for entry in entries:
             if len(entry.body) > BODY_BYTES_MAX:
                 raise TooLarge(
@@ -213,7 +239,63 @@ class Append(msgspec.Struct, eq=False):
             known = KINDS.get(entry.kind)
             items.append(_Item(check_id("kind", entry.kind), known.code if known else 0, _time(entry.at),
                                entry.run and check_id("run", entry.run), entry.body, _carried(entry)))  # fmt: skip
-        return cls.of_items(user, conversation, items, ids, imported=True)
+        if not items:
+            raise InvalidInput("An append needs at least one event.")
+        append = cls.of_items(
+            user, conversation, items, ids, expect=expect, imported=opened is not None
+        )
+        append.solo = True
+        append.is_owed = is_owed
+        return append
+
+    @classmethod
+    def of_stored(
+        cls,
+        user: str,
+        conversation: str,
+        stored: Sequence[StoredEvent],
+        *,
+        ids: Ids,
+        expect: Expect | None = None,
+        authors: Sequence[str] = (),
+    ) -> Append:
+        """Check events of another store. They keep their seqs, salts and digests."""
+        check_id("conversation", conversation)
+        _check_conditions(expect, None, None)
+        items = [_stored_item(event) for event in stored]
+        if not items:
+            raise InvalidInput("An append needs at least one event.")
+        opens = items[0].kind == ConversationOpened.kind
+        append = cls.of_items(
+            user, conversation, items, ids, expect=expect, imported=opens
+        )
+        append.solo = True
+        append.authors = authors
+        return append
+
+
+def _stored_item(stored: StoredEvent) -> _Item:
+    kind, run = (
+        check_id("kind", stored.kind),
+        stored.run and check_id("run", stored.run),
+    )
+    if len(stored.body or b"") > BODY_BYTES_MAX:
+        raise TooLarge(
+            f"A {kind} of {len(stored.body or b''):,} bytes is larger than an event may be."
+        )
+    known = KINDS.get(kind)
+    if stored.code != (known.code if known else 0) or bool(stored.code) == bool(
+        stored.digest
+    ):
+        raise InvalidInput(f"Event {stored.seq} has a wrong code or digest.")
+    if stored.body is None:
+        if stored.code:
+            raise InvalidInput(f"Event {stored.seq} has no body.")
+        event = stand_in(kind, stored.seq, stored.first, stored.waiting)
+    else:
+        entry = RawEvent(kind, stored.at, run, stored.body)
+        event = _carried(entry)
+    return _Item(kind, stored.code, _time(stored.at), run, stored.body, event, stored)
 
 
 def _check_conditions(
@@ -310,7 +392,7 @@ class Batch(msgspec.Struct):
     moved: dict[Key, None] = {}
     """The heads moved by facts, not only by partials."""
     opened: dict[Key, bool] = {}
-    """New conversations; true for imported conversations."""
+    """New conversations; true if readers with the start policy `now` skip the events."""
     rows: defaultdict[str, list[tuple[Any, ...]]] = _lists
     """New rows, by statement."""
     changes: list[tuple[Key, Change]] = []
@@ -356,6 +438,7 @@ def plan(
         batch.rows["put_partial"] += partials
     if facts:
         _join(batch, key, state, facts, changes)
+        _put_erased(append, state.num << SEQ_BITS, batch)
         if state.turns != turns or state.due != due:
             _wake(batch, state, turns, due)
     loaded.heads[key] = batch.states[key] = state
@@ -378,8 +461,12 @@ def _number(
     changes: list[Change] = []
     append_id: bytes | None = append.append_id
     for item in append.items:
-        kind, run, body = item.kind, item.run, item.body
+        kind, run, body, stored = item.kind, item.run, item.body, item.stored
         seq = state.head + 1
+        if stored is not None:
+            if stored.seq < seq:
+                raise InvalidInput(f"Event {stored.seq} is not after {state.head}.")
+            seq, append_id = stored.seq, stored.append_id
         at = now if item.at is None else item.at
         if item.code:
             state.head = seq
@@ -399,10 +486,14 @@ def _number(
                     row = (move.first, move.role, move.waiting, 0)
                 else:
                     changes.append(move)
-            salt = ids.salt()
-            digest = chain(
-                digest, name, seq, kind, at, run, sha256(salt + body).digest()
-            )
+            salt = ids.salt() if stored is None else stored.salt
+            inner = sha256(salt + body).digest() if salt and body else _erased(stored)
+            digest = chain(digest, name, seq, kind, at, run, inner)
+            if stored is not None and digest != stored.digest:
+                raise InvalidInput(
+                    f"Event {seq} of conversation {name} does not fit its digest.",
+                    hint="Export the conversation again.",
+                )
             facts.append(
                 (base | seq, kind, at, run, *row, append_id, salt, digest, body)
             )
@@ -412,6 +503,24 @@ def _number(
     return recorded, facts, partials, changes
 
 
+def _put_erased(append: Append, base: int, batch: Batch) -> None:
+    """Add what the erased events of another store no longer tell: their hashes, and the authors."""
+    if append.items[0].stored is None:
+        return
+    for item in append.items:
+        stored = item.stored
+        if stored is not None and stored.body is None:
+            batch.rows["erase_body"].append((stored.inner, base | stored.seq))
+    batch.changes += [(append.key, AddAuthor(author)) for author in append.authors]
+
+
+def _erased(stored: StoredEvent | None) -> bytes:
+    """Return the hash of the salt and the body of an erased event."""
+    if stored is None or stored.inner is None:
+        raise InvalidInput("An event of another store has no body or no salt.")
+    return stored.inner
+
+
 def _open_conversation(
     append: Append, key: Key, state: HeadState, at: int, opener: Opener, batch: Batch
 ) -> None:
@@ -419,7 +528,7 @@ def _open_conversation(
     assert isinstance(opened, ConversationOpened)
     state.num = opener(key, at, opened)
     state.listed_at = at
-    batch.opened[key] = append.imported
+    batch.opened[key] = append.imported and not append.is_owed
 
 
 def _join(
@@ -444,7 +553,7 @@ def _join(
         state.woken = True
         batch.woken["facts"].append(state.num)
     for fact in facts:
-        if b'"blob"' in fact[-1] or fact[1] in _OF_FACTS:
+        if fact[-1] is not None and (b'"blob"' in fact[-1] or fact[1] in _OF_FACTS):
             rows["put_mention"] += [
                 (key[0], name, fact[0]) for name in named_in(fact[1], fact[-1])
             ]

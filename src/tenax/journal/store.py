@@ -781,19 +781,19 @@ class Store(abc.ABC):
             _recount(tx, batch.states[key])
         for follows, nums in batch.woken.items():
             tx.run("wake_readers", {"nums": self.as_list(nums), "follows": follows})
-        for key, imported in batch.opened.items():
-            self._place_cursors(tx, batch.states[key], imported=imported)
+        for key, skips in batch.opened.items():
+            self._place_cursors(tx, batch.states[key], skips=skips)
         return recount
 
     @staticmethod
-    def _place_cursors(tx: Tx, state: HeadState, *, imported: bool) -> None:
-        """Place every reader's cursor in a new conversation: at the beginning, or after the import."""
+    def _place_cursors(tx: Tx, state: HeadState, *, skips: bool) -> None:
+        """Place every reader's cursor in a new conversation. With `skips`, readers from now on skip the events."""
         follows = {"facts": state.facts, "turns": state.turns, "due": state.due}
         tx.run(
             "new_cursors",
-            {"num": state.num, "now": state.head if imported else 0, **follows},
+            {"num": state.num, "now": state.head if skips else 0, **follows},
         )
-        state.woken = not imported
+        state.woken = not skips
 
     @staticmethod
     def _apply(tx: Tx, batch: Batch) -> list[Key]:

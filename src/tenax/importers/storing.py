@@ -1,0 +1,308 @@
+"""Store imported conversations, so that a second import takes only what is new.
+
+The id of a conversation is derived from its id in the source. A second import compares the stored events with the
+events of the source. If the source has more, the new events follow with their own times. If the conversation went on
+differently here (a person wrote in it, or the source changed), the conversation of the source is stored once more,
+beside the first one: nothing is replaced.
+
+Each conversation is one transaction, or several for a very long one. So an import can be stopped and repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from tenax.agent.attachments import BYTES_MAX, judge
+from tenax.errors import (
+    ConversationExists,
+    Gone,
+    HeadMoved,
+    InvalidInput,
+    NoSuchConversation,
+    TooLarge,
+)
+from tenax.events import (
+    ConversationArchived,
+    ConversationOpened,
+    ConversationPinned,
+    ConversationTitled,
+    Event,
+    encode,
+)
+from tenax.importers.draft import Attached, Draft
+from tenax.importers.events import (
+    COMPARED,
+    Entry,
+    clean,
+    list_entries,
+    mark_of,
+    split_branches,
+)
+from tenax.journal import Journal
+from tenax.journal.base import Expect, RawEvent
+from tenax.journal.journal import events_after
+from tenax.journal.standing import EDITS
+from tenax.parts import File, Part
+from tenax.text import clean_name, make_storable, to_one_line
+
+__all__ = ["Found", "Importer", "Outcome"]
+
+Outcome = Literal["new", "grown", "unchanged", "beside", "deleted"]
+_COPIES_MAX: Final = 20
+_ENTRIES_AT_ONCE: Final = 20_000
+_TITLE_CHARS_MAX: Final = 300
+_EXTRA_BYTES_MAX: Final = 64 * 1024
+_ONES_OWN: Final = frozenset({*EDITS, "context.compacted"})
+"""Kinds of events that begin a transaction of their own in an existing conversation."""
+
+
+class Found(NamedTuple):
+    """What an import did with a conversation, or in a dry run would do."""
+
+    outcome: Outcome
+    conversation: str
+    events: int
+    """The number of new events."""
+
+
+class _Stored(NamedTuple):
+    """The comparison of a stored conversation with a source."""
+
+    head: int
+    matched: list[int]
+    """The seqs of the events that the source has too, in order."""
+    is_longer: bool
+    """Whether the stored conversation has events that the source lacks."""
+
+
+class Importer:
+    """Stores the conversations of a source for a user.
+
+    `count` receives the number of messages, tool calls and files, and of missing files.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        kind: str,
+        *,
+        dry_run: bool = False,
+        remember: bool = False,
+    ) -> None:
+        self._journal = journal
+        self._kind = kind
+        self._dry_run = dry_run
+        self._remember = remember
+        self.count: Counter[str] = Counter()
+
+    def store(self, draft: Draft) -> list[Found]:
+        """Store a conversation, and the branches that need a conversation of their own. Raises `InvalidInput`."""
+        main, branches = split_branches(draft)
+        return [self._store_one(one) for one in (main, *branches)]
+
+    def _store_one(self, draft: Draft) -> Found:
+        for number in range(1, _COPIES_MAX):
+            name = self._derive("c_", draft.id, number)
+            found = self._try_store(draft, name, number)
+            if found is not None:
+                return found
+        raise InvalidInput(
+            f"The conversation {draft.id!r:.100} was imported {_COPIES_MAX} times in different versions.",
+            hint="Delete the versions that you do not need.",
+        )
+
+    def _try_store(self, draft: Draft, name: str, number: int) -> Found | None:
+        """Store under an id. Return `None` if the conversation there went on differently."""
+        segment = self._derive("s_", draft.id, number)
+        now = self._journal.clock.now_us()
+        entries = list_entries(
+            draft, segment, self._put_file, now, with_runs=self._remember
+        )
+        try:
+            stored = self._compare(name, entries)
+        except NoSuchConversation:
+            return self._store_new(draft, name, segment, entries, number, now)
+        except Gone:
+            return Found("deleted", name, 0)
+        compared = sum(entry.mark[0] in COMPARED for entry in entries)
+        if len(stored.matched) == compared:
+            return Found("unchanged", name, 0)
+        if stored.is_longer:
+            return None
+        return self._extend(name, entries, stored)
+
+    def _derive(self, prefix: str, name: str, number: int) -> str:
+        text = f"{self._kind}\n{name}\n{number}".encode(errors="replace")
+        return f"{prefix}{hashlib.sha256(text).hexdigest()[:32]}"
+
+    # -- comparing -------------------------------------------------------------------------
+
+    def _compare(self, name: str, entries: Sequence[Entry]) -> _Stored:
+        """Compare a stored conversation. Raises `NoSuchConversation` or `Gone`."""
+        head = self._journal.head(name).head
+        wanted = iter([entry.mark for entry in entries if entry.mark[0] in COMPARED])
+        matched: list[int] = []
+        for recorded in events_after(self._journal, name, 0, head):
+            if recorded.kind not in COMPARED:
+                continue
+            mark = next(wanted, None)
+            event = recorded.event
+            is_same = mark is not None and (
+                # The text was erased here. It stays erased.
+                recorded.kind == mark[0]
+                if recorded.erased or not isinstance(event, Event)
+                else mark_of(event) == mark
+            )
+            if not is_same:
+                return _Stored(head, matched, is_longer=True)
+            matched.append(recorded.seq)
+        return _Stored(head, matched, is_longer=False)
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def _store_new(
+        self,
+        draft: Draft,
+        name: str,
+        segment: str,
+        entries: Sequence[Entry],
+        number: int,
+        now: int,
+    ) -> Found:
+        head = self._opening(draft, segment, entries)
+        self._count(entries)
+        outcome: Outcome = "new" if number == 1 else "beside"
+        if self._dry_run:
+            return Found(outcome, name, len(entries))
+        at = entries[0].at if entries else now
+        opened_at = min(draft.at or at, at)
+        opened, *settings = head
+        assert isinstance(opened, ConversationOpened)
+        made = list(_make(entries, [], first=len(head) + 1))
+        first = [RawEvent(one.kind, opened_at, None, encode(one)) for one in settings]
+        first += made[:_ENTRIES_AT_ONCE]
+        try:
+            self._journal.load(
+                name, opened, first, opened_at=opened_at, is_owed=self._remember
+            )
+        except ConversationExists:
+            # Another import stored the conversation in the meantime.
+            found = self._try_store(draft, name, number)
+            return found if found is not None else self._store_one(draft)
+        self._append(name, made[_ENTRIES_AT_ONCE:], len(first) + 1)
+        return Found(outcome, name, len(entries))
+
+    def _extend(self, name: str, entries: Sequence[Entry], stored: _Stored) -> Found:
+        known = 0
+        left = len(stored.matched)
+        while left:
+            left -= entries[known].mark[0] in COMPARED
+            known += 1
+        new = entries[known:]
+        self._count(new)
+        if not self._dry_run:
+            seqs = iter(stored.matched)
+            last = 0
+            places: list[int] = []
+            for entry in entries[:known]:
+                # Runs are not compared, and no event refers to a run by its seq.
+                last = next(seqs) if entry.mark[0] in COMPARED else last
+                places.append(last)
+            made = list(_make(new, places, first=stored.head + 1))
+            try:
+                self._append(name, made, stored.head)
+            except HeadMoved:
+                raise InvalidInput(
+                    f"Conversation {name} changed during the import.",
+                    hint="Import again.",
+                ) from None
+        return Found("grown", name, len(new))
+
+    def _append(self, name: str, made: Sequence[RawEvent], head: int) -> None:
+        for part in _parts_of(made):
+            stored = self._journal.extend(name, part, expect=Expect(head=head))
+            head = stored[-1].seq
+
+    def _opening(
+        self, draft: Draft, segment: str, entries: Sequence[Entry]
+    ) -> list[Event]:
+        """Return the first events: the opening, the title and the place in the list."""
+        imported: dict[str, Any] = {**self._keep(draft.extra)}
+        imported |= {"kind": self._kind, "id": make_storable(draft.id)}
+        if draft.parent is not None:
+            imported |= {
+                "parent": self._derive("c_", draft.parent, 1),
+                "relation": draft.relation,
+            }
+        events: list[Event] = [
+            ConversationOpened(
+                self._journal.owner,
+                segment,
+                source=self._kind,
+                extra={"import": imported},
+            )
+        ]
+        title = to_one_line(make_storable(draft.title))[:_TITLE_CHARS_MAX].strip()
+        if title:
+            events.append(ConversationTitled(title))
+        if draft.pinned:
+            events.append(ConversationPinned(pinned=True))
+        if draft.archived or draft.relation == "delegate" or not entries:
+            events.append(ConversationArchived(archived=True))
+        return events
+
+    def _keep(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Return what has no other place. If it is long, it becomes a file."""
+        kept: dict[str, Any] = clean(extra)
+        data = msgspec.json.encode(kept)
+        if len(data) <= _EXTRA_BYTES_MAX:
+            return kept
+        return {} if self._dry_run else {"kept": {"blob": self._journal.put_blob(data)}}
+
+    def _put_file(self, file: Attached) -> Sequence[Part]:
+        """Store a file of a message. In place of a missing or too large file stands a file with the reason."""
+        name = clean_name(make_storable(file.name))
+        data = file.read()
+        if data is None:
+            data = b"(This file was not in the import.)"
+            self.count["missing files"] += 1
+        elif len(data) > BYTES_MAX:
+            data = f"(This file was too large for the import: {len(data):,} bytes.)".encode()
+            self.count["missing files"] += 1
+        self.count["files"] += 1
+        try:
+            part: Part = judge(name, data)
+        except (InvalidInput, TooLarge):
+            part = File("", "application/octet-stream", name, len(data))
+        return [msgspec.structs.replace(part, blob=self._journal.put_blob(data))]
+
+    def _count(self, entries: Sequence[Entry]) -> None:
+        self.count.update(entry.mark[0] for entry in entries)
+
+
+def _make(
+    entries: Sequence[Entry], places: Sequence[int], *, first: int
+) -> Iterator[RawEvent]:
+    """Yield the events with their references. `places` has the seqs of the stored entries before."""
+    seqs = [*places, *range(first, first + len(entries))]
+    for entry in entries:
+        event = entry.make(seqs)
+        yield RawEvent(event.kind, entry.at, entry.run, encode(event))
+
+
+def _parts_of(made: Sequence[RawEvent]) -> Iterator[Sequence[RawEvent]]:
+    """Yield the transactions for events in an existing conversation."""
+    start = 0
+    for place in range(1, len(made) + 1):
+        if (
+            place == len(made)
+            or place - start >= _ENTRIES_AT_ONCE
+            or made[place].kind in _ONES_OWN
+        ):
+            yield made[start:place]
+            start = place
