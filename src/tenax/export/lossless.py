@@ -1,0 +1,264 @@
+"""Export as `tenax`: conversations as they are stored, in a single file of JSON lines.
+
+The rows come from a snapshot of the store. A conversation is read from a single snapshot, so that its events, its
+partials and its head belong together. A snapshot is not kept for the whole export: a store cannot drop old data while
+somebody reads a snapshot, and a download may be slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, suppress
+from typing import Any, Final, NamedTuple
+
+from tenax.errors import Gone, NoSuchConversation, StoreDamaged
+from tenax.events import PARTIALS
+from tenax.export.lines import (
+    BLOB_PIECE_BYTES,
+    Blob,
+    Conversation,
+    End,
+    Event,
+    Header,
+    Line,
+    encode_line,
+)
+from tenax.journal import Journal
+from tenax.journal.copying import Row, Snapshot
+from tenax.journal.plan import chain
+from tenax.journal.row_key import ALL_SEQS, bounds
+from tenax.journal.tables import TABLES, Table
+
+__all__ = ["write"]
+
+_BY_NAME: Final = {table.name: table for table in TABLES}
+_SNAPSHOT_SECONDS: Final = 1.0
+"""The age of a snapshot after which the next conversation is read from a new one."""
+_HASH_CHARS: Final = 64
+"""The length of the name of a blob. The id of a memory is shorter."""
+_EMPTY: Final = hashlib.sha256(b"").hexdigest()
+
+
+def write(
+    journal: Journal,
+    open_snapshot: Callable[[], Snapshot],
+    conversations: Iterable[str],
+    header: Header,
+) -> Generator[bytes]:
+    """Yield the lines of conversations and of their sub-agents. A conversation that is deleted meanwhile is left out.
+
+    Raises `StoreDamaged` if an event or a blob is not what was stored. The file then has no last line.
+    """
+    writer = _Writer(journal, open_snapshot)
+    with closing(writer):
+        yield encode_line(header)
+        for conversation in conversations:
+            for line in writer.write(conversation):
+                yield encode_line(line)
+        yield encode_line(End(writer.conversations, writer.events))
+
+
+class _Head(NamedTuple):
+    """A conversation in a snapshot."""
+
+    num: int
+    id: str
+    head: int
+    facts: int
+    digest: bytes
+
+
+class _Writer:
+    def __init__(self, journal: Journal, open_snapshot: Callable[[], Snapshot]) -> None:
+        self._journal = journal
+        self._open_snapshot = open_snapshot
+        self._snapshot: Snapshot | None = None
+        self._opened_at = 0.0
+        self._written: set[str] = set()
+        self._blobs: set[bytes] = set()
+        self.conversations = 0
+        self.events = 0
+
+    def close(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+    def write(self, conversation: str) -> Iterator[Line]:
+        """Yield the lines of a conversation, and then those of its sub-agents."""
+        remaining = [conversation]
+        while remaining:
+            name = remaining.pop()
+            if name in self._written:
+                continue
+            self._written.add(name)
+            with suppress(Gone, NoSuchConversation):
+                num = self._journal.number(name)
+                yield from self._write(num, name)
+                remaining += reversed(self._journal.delegated(name))
+
+    def _write(self, num: int, name: str) -> Iterator[Line]:
+        snapshot = self._current()
+        head = self._find(snapshot, num, name)
+        if head is None:
+            return
+        yield from self._blobs_of(snapshot, num)
+        authors = _read(snapshot, "authors", ("author",), (num - 1, num))
+        yield Conversation(
+            head.id,
+            self._journal.owner,
+            head.head,
+            head.facts,
+            head.digest.hex(),
+            tuple(author for (author,) in authors),
+        )
+        self.conversations += 1
+        for event in _events(snapshot, head):
+            self.events += 1
+            yield event
+
+    def _current(self) -> Snapshot:
+        """Return a new snapshot, or the present one if it is young."""
+        now = time.monotonic()
+        if self._snapshot is None or now - self._opened_at > _SNAPSHOT_SECONDS:
+            self.close()
+            self._snapshot = self._open_snapshot()
+            self._opened_at = now
+        return self._snapshot
+
+    def _find(self, snapshot: Snapshot, num: int, name: str) -> _Head | None:
+        """Return the conversation, or `None` if the snapshot has another one, or none, with the number."""
+        keys = (num - 1, num)
+        owners = list(_read(snapshot, "conversations", ("owner", "id"), keys))
+        if owners != [(self._journal.owner, name)]:
+            return None
+        columns = ("head", "facts", "digest")
+        ((head, facts, digest),) = _read(snapshot, "heads", columns, keys)
+        return _Head(num, name, head, facts, bytes(digest))
+
+    def _blobs_of(self, snapshot: Snapshot, num: int) -> Iterator[Blob]:
+        """Yield the blobs that the events of a conversation name, except those that the file already has."""
+        for (name,) in _read(snapshot, "mentions", ("hash",), bounds(num)):
+            if len(name) != _HASH_CHARS or (key := bytes.fromhex(name)) in self._blobs:
+                continue
+            self._blobs.add(key)
+            yield from self._pieces(snapshot, name)
+
+    def _pieces(self, snapshot: Snapshot, name: str) -> Iterator[Blob]:
+        owner = self._journal.owner
+        sizes = self._journal.store.query("blob", owner=owner, hash=name)
+        if not sizes:
+            # An erasure removed the blob.
+            return
+        count = max(1, -(-sizes[0][0] // BLOB_PIECE_BYTES))
+        digest = hashlib.sha256()
+        part = 0
+        pieces = snapshot.blob(owner, name) if name != _EMPTY else iter([b""])
+        for part, piece in enumerate(pieces, 1):
+            digest.update(piece)
+            yield Blob(name, piece, part - 1, count)
+        if part != count or digest.hexdigest() != name:
+            raise StoreDamaged(
+                f"The attachment {name} is damaged in the store.",
+                hint="run: tenax doctor",
+            )
+
+
+def _events(snapshot: Snapshot, head: _Head) -> Iterator[Event]:
+    """Yield facts and partials by seq. Raises `StoreDamaged` if a digest does not follow from the event before it."""
+    digest = bytes(32)
+    merged = heapq.merge(
+        _facts(snapshot, head.num), _partials(snapshot, head.num), key=_seq
+    )
+    for event in merged:
+        if event.digest is not None:
+            digest = _following(digest, head.id, event)
+        yield event
+    if digest != head.digest:
+        raise _damaged(head.id, head.facts)
+
+
+def _seq(event: Event) -> int:
+    return event.seq
+
+
+def _following(digest: bytes, conversation: str, event: Event) -> bytes:
+    try:
+        inner = event.inner_hash()
+    except ValueError:
+        raise _damaged(conversation, event.seq) from None
+    seq, kind = event.seq, event.kind
+    found = chain(digest, conversation, seq, kind, event.at, event.run, inner)
+    if found.hex() != event.digest:
+        raise _damaged(conversation, seq)
+    return found
+
+
+def _facts(snapshot: Snapshot, num: int) -> Iterator[Event]:
+    names = ("place", "kind", "at", "run", "first", "waiting", "append_id", "salt", "body_hash", "digest", "body")  # fmt: skip
+    for row in _read(snapshot, "events", names, bounds(num)):
+        place, kind, at, run, first, waiting, append, salt, inner, digest, body = row
+        erased = body is None
+        yield Event(
+            seq=place & ALL_SEQS,
+            kind=kind,
+            at=at,
+            run=run,
+            body=None if erased else _text(body),
+            salt=_hex(salt),
+            inner=_hex(inner),
+            first=first if erased else None,
+            waiting=waiting if erased else None,
+            append=_hex(append),
+            digest=_hex(digest),
+        )
+
+
+def _partials(snapshot: Snapshot, num: int) -> Iterator[Event]:
+    names = ("place", "code", "at", "append_id", "body")
+    for place, code, at, append, body in _read(
+        snapshot, "partials", names, bounds(num)
+    ):
+        kind = PARTIALS[code].kind if code in PARTIALS else ""
+        yield Event(
+            place & ALL_SEQS,
+            kind,
+            at,
+            body=_text(body),
+            append=_hex(append),
+            code=code,
+        )
+
+
+def _read(
+    snapshot: Snapshot, name: str, columns: tuple[str, ...], keys: tuple[int, int]
+) -> Iterator[Row]:
+    """Yield columns of the rows of a table between two keys."""
+    table: Table = _BY_NAME[name]
+    have = snapshot.columns(name)
+    places = [have.index(column) for column in columns]
+    for row in snapshot.rows(table, keys=keys):
+        yield tuple(row[place] for place in places)
+
+
+def _text(body: Any) -> str:  # noqa: ANN401  (bytes or a memoryview, by engine)
+    try:
+        return bytes(body).decode()
+    except UnicodeDecodeError as error:
+        raise StoreDamaged(
+            "The body of an event is not UTF-8.", hint="run: tenax doctor"
+        ) from error
+
+
+def _hex(value: Any) -> str | None:  # noqa: ANN401  (bytes or a memoryview, by engine)
+    return None if value is None else bytes(value).hex()
+
+
+def _damaged(conversation: str, seq: int) -> StoreDamaged:
+    return StoreDamaged(
+        f"Event {seq} of conversation {conversation} is not what was stored.",
+        hint="run: tenax doctor",
+    )
