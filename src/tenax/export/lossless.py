@@ -1,20 +1,23 @@
 """Export as `tenax`: conversations as they are stored, in a single file of JSON lines.
 
 The rows come from a snapshot of the store. A conversation is read from a single snapshot, so that its events, its
-partials and its head belong together. A snapshot is not kept for the whole export: a store cannot drop old data while
-somebody reads a snapshot, and a download may be slow.
+partials and its head belong together.
+
+A store cannot remove erased text from its files while somebody reads a snapshot, and a SQLite store lets all writers wait
+for a while. A download may be slow. So the lines go to a temporary file first, and the snapshot is closed before they
+are sent. A short export stays in memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import heapq
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from typing import Any, Final, NamedTuple
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, Final, NamedTuple
 
-from tenax.errors import Gone, NoSuchConversation, StoreDamaged
+from tenax.errors import Gone, NoSuchConversation, StoreDamaged, unusable
 from tenax.events import PARTIALS
 from tenax.export.lines import (
     BLOB_PIECE_BYTES,
@@ -35,8 +38,9 @@ from tenax.journal.tables import TABLES, Table
 __all__ = ["write"]
 
 _BY_NAME: Final = {table.name: table for table in TABLES}
-_SNAPSHOT_SECONDS: Final = 1.0
-"""The age of a snapshot after which the next conversation is read from a new one."""
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""The size after which the next conversation is read from a new snapshot, and the limit of a batch in memory."""
+_READ_BYTES: Final = 64 * 1024
 _HASH_CHARS: Final = 64
 """The length of the name of a blob. The id of a memory is shorter."""
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()
@@ -52,13 +56,29 @@ def write(
 
     Raises `StoreDamaged` if an event or a blob is not what was stored. The file then has no last line.
     """
-    writer = _Writer(journal, open_snapshot)
-    with closing(writer):
-        yield encode_line(header)
-        for conversation in conversations:
-            for line in writer.write(conversation):
-                yield encode_line(line)
-        yield encode_line(End(writer.conversations, writer.events))
+    writer = _Writer(journal, conversations)
+    yield encode_line(header)
+    while writer.remaining:
+        with SpooledTemporaryFile(_BATCH_BYTES) as batch:
+            with closing(open_snapshot()) as snapshot:
+                while writer.remaining and batch.tell() < _BATCH_BYTES:
+                    for line in writer.read_next(snapshot):
+                        _append(batch, encode_line(line))
+            batch.seek(0)
+            while piece := batch.read(_READ_BYTES):
+                yield piece
+    yield encode_line(End(writer.conversations, writer.events))
+
+
+def _append(batch: IO[bytes], line: bytes) -> None:
+    try:
+        batch.write(line)
+    except OSError as error:
+        raise unusable(
+            "The folder for temporary files cannot be used",
+            error,
+            hint="set TMPDIR to a folder of yours",
+        ) from error
 
 
 class _Head(NamedTuple):
@@ -72,36 +92,29 @@ class _Head(NamedTuple):
 
 
 class _Writer:
-    def __init__(self, journal: Journal, open_snapshot: Callable[[], Snapshot]) -> None:
+    """Turns conversations into lines, one after the other."""
+
+    def __init__(self, journal: Journal, conversations: Iterable[str]) -> None:
         self._journal = journal
-        self._open_snapshot = open_snapshot
-        self._snapshot: Snapshot | None = None
-        self._opened_at = 0.0
-        self._written: set[str] = set()
+        self.remaining = list(conversations)[::-1]
+        """The conversations to be read, the next one last."""
+        self._read: set[str] = set()
         self._blobs: set[bytes] = set()
         self.conversations = 0
         self.events = 0
 
-    def close(self) -> None:
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
+    def read_next(self, snapshot: Snapshot) -> Iterator[Line]:
+        """Yield the lines of the next conversation. Its sub-agents are the next ones after that."""
+        name = self.remaining.pop()
+        if name in self._read:
+            return
+        self._read.add(name)
+        with suppress(Gone, NoSuchConversation):
+            num = self._journal.number(name)
+            self.remaining += reversed(self._journal.delegated(name))
+            yield from self._lines(snapshot, num, name)
 
-    def write(self, conversation: str) -> Iterator[Line]:
-        """Yield the lines of a conversation, and then those of its sub-agents."""
-        remaining = [conversation]
-        while remaining:
-            name = remaining.pop()
-            if name in self._written:
-                continue
-            self._written.add(name)
-            with suppress(Gone, NoSuchConversation):
-                num = self._journal.number(name)
-                yield from self._write(num, name)
-                remaining += reversed(self._journal.delegated(name))
-
-    def _write(self, num: int, name: str) -> Iterator[Line]:
-        snapshot = self._current()
+    def _lines(self, snapshot: Snapshot, num: int, name: str) -> Iterator[Line]:
         head = self._find(snapshot, num, name)
         if head is None:
             return
@@ -119,15 +132,6 @@ class _Writer:
         for event in _events(snapshot, head):
             self.events += 1
             yield event
-
-    def _current(self) -> Snapshot:
-        """Return a new snapshot, or the present one if it is young."""
-        now = time.monotonic()
-        if self._snapshot is None or now - self._opened_at > _SNAPSHOT_SECONDS:
-            self.close()
-            self._snapshot = self._open_snapshot()
-            self._opened_at = now
-        return self._snapshot
 
     def _find(self, snapshot: Snapshot, num: int, name: str) -> _Head | None:
         """Return the conversation, or `None` if the snapshot has another one, or none, with the number."""
