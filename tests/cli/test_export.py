@@ -10,6 +10,7 @@ import pytest
 
 import tenax as library
 from tenax.events import ConversationTitled
+from tenax.export.lines import Conversation, End, decode_line
 from tests.cli.conftest import tenax
 from tests.contract.engine.base import begin, say
 
@@ -34,11 +35,54 @@ def test_a_conversation_goes_to_stdout_or_to_a_new_file(
     assert len(zipfile.ZipFile(home / "all.zip").namelist()) == 2
 
 
+def test_several_conversations_are_one_file(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Named, selected or all. A wrong id is an error before the file is created."""
+    with library.open(f"sqlite:///{home}/tenax.db", user="local") as journal:
+        names = [begin(journal, say(f"Animal {number}")) for number in range(3)]
+
+    def ids_in(*args: str) -> list[str]:
+        file = home / "out.jsonl"
+        code, _, err = tenax(
+            capsys, "export", *args, "--format", "tenax", "-o", str(file)
+        )
+        assert (code, err) == (0, "")
+        lines = [decode_line(line) for line in file.read_bytes().splitlines()]
+        file.unlink()
+        assert isinstance(lines[-1], End)
+        return [line.id for line in lines if isinstance(line, Conversation)]
+
+    assert ids_in(names[1], names[0], names[1]) == [names[1], names[0]]
+    assert sorted(ids_in("--all")) == sorted(names)
+    assert ids_in("--search", "animal 2", "--since", "2020-01-01") == [names[2]]
+    archive = home / "two.zip"
+    assert tenax(capsys, "export", *names[:2], "-o", str(archive))[0] == 0
+    assert len(zipfile.ZipFile(archive).namelist()) == 3
+    code, out, _ = tenax(capsys, "export", "--all", "--format", "openai")
+    assert (code, len(out.splitlines())) == (0, 3)
+    none = home / "none.jsonl"
+    for args, said in (
+        ([names[0], "c-none"], "c-none"),
+        (["--until", "2020-01-01"], "No conversation matches."),
+    ):
+        code, _, err = tenax(capsys, "export", *args, "-o", str(none))
+        assert (code, said in err, none.exists()) == (1, True, False)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["export"], "Name a conversation, or use --all."),
-        (["export", "c", "--all"], "Name a conversation, or use --all."),
+        (["export"], "Name conversations, or use --all, or select"),
+        (["export", "c", "--all"], "Name conversations, or use --all, or select"),
+        (["export", "--all", "--since", "2026-01-01"], "Name conversations, or use"),
+        (["export", "c", "--search", "okapi"], "Name conversations, or use --all"),
+        (
+            ["export", "--since", "2026-01-02", "--until", "2026-01-01"],
+            "--since is later than --until.",
+        ),
+        (["export", "--search", " "], "--search needs words."),
+        (["export", "--since", "yesterday"], "'yesterday' is not a date."),
         (["export", "c-none"], "There are no conversations yet."),
     ],
 )

@@ -1,27 +1,35 @@
-"""Export conversations as Markdown, JSON or HTML: a single conversation as a text, all of them as a zip file.
+"""Export conversations.
 
-Everything here is a generator of pieces that reads the transcript page by page, so that the length of a conversation
-does not matter for memory. `docs/formats/export.md` describes the JSON format.
+Markdown, JSON and HTML are a file for a conversation, and a zip file for several. `openai` and `tenax` are JSON lines in
+a single file; `tenax` has the events as they are stored, for an import into another Tenax.
+
+Everything here is a generator of pieces that reads page by page, so that the length of a conversation does not matter
+for memory. `docs/formats/export.md` describes the formats.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
+from importlib import metadata
 from itertools import chain, islice
 from typing import Final, Literal, get_args
 
+from tenax.clock import rfc3339
 from tenax.errors import Gone, InvalidInput, NoSuchConversation
-from tenax.export import html, json, markdown
+from tenax.export import html, json, lossless, markdown, openai
+from tenax.export.lines import VERSION, Header
 from tenax.export.rows import (
     Exported,
     Indexed,
-    list_exported,
+    read_all_exported,
     read_exported,
     read_rows,
 )
-from tenax.journal import Journal
+from tenax.journal import Journal, open_snapshot
+from tenax.journal.copying import Snapshot
 from tenax.parts import File, Image
 from tenax.text import replace_hidden
 from tenax.tools.files.archive import ZipWriter
@@ -31,31 +39,44 @@ __all__ = [
     "FORMATS",
     "MEDIA_TYPES",
     "Format",
-    "export_all",
     "export_conversation",
+    "export_several",
     "file_name",
+    "file_name_of_several",
+    "is_one_file",
     "parse_format",
     "read_exported",
 ]
 
-Format = Literal["markdown", "json", "html"]
+Format = Literal["markdown", "json", "html", "openai", "tenax"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+_LINES: Final = "application/jsonl"
 MEDIA_TYPES: Final[dict[Format, str]] = {
     "markdown": "text/markdown; charset=utf-8",
     "json": "application/json",
     "html": "text/html; charset=utf-8",
+    "openai": _LINES,
+    "tenax": _LINES,
 }
-_ENDINGS: Final[dict[Format, str]] = {"markdown": "md", "json": "json", "html": "html"}
+_ENDINGS: Final[dict[Format, str]] = {
+    "markdown": "md",
+    "json": "json",
+    "html": "html",
+    "openai": "jsonl",
+    "tenax": "jsonl",
+}
 _WRITERS: Final = {
     "markdown": markdown.write,
     "json": json.write,
     "html": html.write,
+    "openai": openai.write,
 }
 _INDEXES: Final = {
     "markdown": markdown.write_index,
     "json": json.write_index,
     "html": html.write_index,
 }
+_PIECE_BYTES: Final = 64 * 1024
 _TITLE_CHARS_MAX: Final = 60
 _KINDS: Final = {
     "image/png": ".png",
@@ -84,22 +105,66 @@ def file_name(exported: Exported, kind: Format) -> str:
     return f"{exported.opened_at[:10]} {title or 'Conversation'}.{_ENDINGS[kind]}"
 
 
+def file_name_of_several(day: str, kind: Format) -> str:
+    """Return a file name for several conversations, with the day of the export."""
+    ending = _ENDINGS[kind] if is_one_file(kind) else "zip"
+    return f"Tenax conversations {day}.{ending}"
+
+
+def is_one_file(kind: Format) -> bool:
+    """Return whether several conversations are lines of a file, and not files in a zip file."""
+    return kind not in _INDEXES
+
+
 def export_conversation(
-    journal: Journal, exported: Exported, kind: Format
+    journal: Journal, store_url: str, exported: Exported, kind: Format
 ) -> Generator[bytes]:
-    """Yield the pieces of an exported conversation."""
+    """Yield the pieces of an exported conversation. `store_url` is the store of the journal."""
+    if kind == "tenax":
+        return export_several(journal, store_url, [exported.id], kind)
     rows = read_rows(journal, exported)
-    yield from _encoded(_WRITERS[kind](exported, rows, journal.get_blob))
+    return _joined(_encoded(_WRITERS[kind](exported, rows, journal.get_blob)))
 
 
-def export_all(journal: Journal, kind: Format) -> Generator[bytes]:
-    """Yield the pieces of a zip file: a file per conversation, the attachments, and an index."""
+def export_several(
+    journal: Journal, store_url: str, conversations: Sequence[str], kind: Format
+) -> Generator[bytes]:
+    """Yield the pieces of a file with conversations. `store_url` is the store of the journal.
+
+    Markdown, JSON and HTML are a zip file: a file per conversation, the attachments, and an index.
+    """
+    names = dict.fromkeys(conversations)
+    if kind == "tenax":
+        now = rfc3339(journal.clock.now_us())
+        header = Header(VERSION, metadata.version("tenax"), now)
+        snapshots = partial(_open_snapshot, store_url)
+        return _joined(lossless.write(journal, snapshots, names, header))
+    if kind == "openai":
+        return _joined(_chats(journal, names))
+    return _zip(journal, names, kind)
+
+
+def _open_snapshot(store_url: str) -> Snapshot:
+    if store_url == "memory:":
+        raise InvalidInput("A store in memory cannot be exported in this format.")
+    return open_snapshot(store_url)
+
+
+def _chats(journal: Journal, conversations: Iterable[str]) -> Generator[bytes]:
+    for exported in read_all_exported(journal, conversations):
+        rows = _until_deleted(read_rows(journal, exported))
+        yield from _encoded(openai.write(exported, rows, journal.get_blob))
+
+
+def _zip(
+    journal: Journal, conversations: Iterable[str], kind: Format
+) -> Generator[bytes]:
     archive = ZipWriter()
     index: list[Indexed] = []
     names: set[str] = set()
     attached: dict[str, str] = {}
     """The file of every attachment, by hash of the blob."""
-    for exported in list_exported(journal):
+    for exported in read_all_exported(journal, conversations):
         name = _unique(f"conversations/{file_name(exported, kind)}", names)
         found: dict[str, str] = {}
         rows = read_rows(journal, exported)
@@ -122,22 +187,38 @@ def export_all(journal: Journal, kind: Format) -> Generator[bytes]:
     yield from archive.close()
 
 
-def _encoded(pieces: Iterator[str]) -> Iterator[bytes]:
+def _encoded(pieces: Iterator[str]) -> Generator[bytes]:
     for piece in pieces:
         yield piece.encode()
 
 
-def _note_attachments(rows: Iterator[Row], found: dict[str, str]) -> Iterator[Row]:
-    """Yield the rows, and note the attachments with the ending of their files.
+def _joined(pieces: Generator[bytes]) -> Generator[bytes]:
+    """Join small pieces, because every piece of a download is a task of its own."""
+    waiting: list[bytes] = []
+    size = 0
+    with contextlib.closing(pieces):
+        for piece in pieces:
+            waiting.append(piece)
+            size += len(piece)
+            if size >= _PIECE_BYTES:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+    yield b"".join(waiting)
 
-    A conversation that is deleted in the meantime ends early, so that the zip file stays whole.
-    """
+
+def _until_deleted(rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield the rows. A conversation that is deleted in the meantime ends early, so that the file stays whole."""
     with contextlib.suppress(Gone, NoSuchConversation):
-        for row in rows:
-            for part in row.parts:
-                if isinstance(part, Image | File):
-                    found[part.blob] = _KINDS.get(part.media_type, ".txt")
-            yield row
+        yield from rows
+
+
+def _note_attachments(rows: Iterator[Row], found: dict[str, str]) -> Iterator[Row]:
+    """Yield the rows, and note the attachments with the ending of their files."""
+    for row in _until_deleted(rows):
+        for part in row.parts:
+            if isinstance(part, Image | File):
+                found[part.blob] = _KINDS.get(part.media_type, ".txt")
+        yield row
 
 
 def _unique(name: str, names: set[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
@@ -24,7 +24,8 @@ __all__ = [
     "Exported",
     "Indexed",
     "describe_part",
-    "list_exported",
+    "list_summaries",
+    "read_all_exported",
     "read_exported",
     "read_rows",
     "say_row",
@@ -91,20 +92,26 @@ def read_exported(journal: Journal, conversation: str) -> Exported:
     return _describe(journal, journal.summary(conversation))
 
 
-def list_exported(journal: Journal) -> Iterator[Exported]:
-    """Yield every conversation of the user, archived ones last."""
+def list_summaries(journal: Journal) -> Iterator[Summary]:
+    """Yield the conversations of the user's list, archived ones last."""
     for archived in (False, True):
         after = None
         while page := journal.conversations(
             archived=archived, after=after, limit=_PAGE_CONVERSATIONS
         ):
-            for summary in page:
-                try:
-                    yield _describe(journal, summary)
-                except (Gone, NoSuchConversation):
-                    # The conversation was deleted in the meantime.
-                    continue
+            yield from page
             after = page[-1].place
+
+
+def read_all_exported(
+    journal: Journal, conversations: Iterable[str]
+) -> Iterator[Exported]:
+    """Yield the descriptions of conversations. A conversation that was deleted meanwhile is left out."""
+    for name in conversations:
+        try:
+            yield read_exported(journal, name)
+        except (Gone, NoSuchConversation):
+            continue
 
 
 def _describe(journal: Journal, summary: Summary) -> Exported:

@@ -59,7 +59,9 @@ class Snapshot(Protocol):
     def rows(
         self, table: Table, *, keys: tuple[int, int] | None = None
     ) -> Iterator[Row]:
-        """Yield the rows in the order of the table. `keys` selects row keys: greater than the first, up to the second."""
+        """Yield the rows in the order of the table. `keys` selects by the first column of the order: greater than the
+        first number, up to the second.
+        """
 
     def blob(self, owner: str, blob: str) -> Iterator[bytes]:
         """Yield the content of a blob in pieces."""
@@ -89,7 +91,9 @@ def select(table: Table, columns: Sequence[str], keys: tuple[int, int] | None) -
     conditions = [table.where] if table.where else []
     if keys is not None:
         after, up_to = keys
-        conditions.append(f"place > {after:d} and place <= {up_to:d}")
+        conditions.append(
+            f"{table.order[0]} > {after:d} and {table.order[0]} <= {up_to:d}"
+        )
     where = f" where {' and '.join(conditions)}" if conditions else ""
     order = ", ".join(column for column in table.order if column in columns)
     return f"select * from {table.name}{where} order by {order}"  # noqa: S608  (names from `TABLES`)

@@ -10,7 +10,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import metadata
-from typing import Annotated, Any, Final, dataclass_transform, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    dataclass_transform,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
@@ -50,7 +57,7 @@ _MEDIA: Final = {
     "/api/conversations/{id}/files/content": "*/*",
     "/api/conversations/{id}/files/zip": "application/zip",
     "/api/conversations/{id}/export": "*/*",
-    "/api/export": "application/zip",
+    "/api/export": "*/*",
     "/api/sign-in": "application/json",
 }
 _ERRORS: Final = {
@@ -154,7 +161,9 @@ class Endpoint:
             raise InvalidInput(f"Unknown parameter {min(unknown)!r}.")
         for name, kind in self.in_query.items():
             if name in request.query_params:
-                given[name] = _converted(name, request.query_params[name], kind)
+                values = request.query_params.getlist(name)
+                several = get_origin(kind) is list
+                given[name] = _converted(name, values if several else values[-1], kind)
             elif name not in self.defaults:
                 raise InvalidInput(f"The parameter {name!r} is missing.")
         if self.needs_key:
@@ -183,7 +192,7 @@ def endpoint(
     return partial(Endpoint, method, path, status, public=public, owner=owner)
 
 
-def _converted(name: str, value: str, kind: Any) -> Any:  # noqa: ANN401  (whatever the parameter is)
+def _converted(name: str, value: str | list[str], kind: Any) -> Any:  # noqa: ANN401  (whatever the parameter is)
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
