@@ -55,6 +55,11 @@ COMMANDS: Final = {
     "gateway": LazyCommand(
         "tenax.cli.gateway", "gateway", "Serve the chat apps without the page."
     ),
+    "import": LazyCommand(
+        "tenax.cli.importing",
+        "import_conversations",
+        "Import conversations of other programs, or an export of Tenax.",
+    ),
     "link": LazyCommand(
         "tenax.cli.serve", "link", "Print a link that signs another browser in."
     ),

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
 from typing import Final
 
 import click
@@ -16,9 +15,8 @@ from tenax.archive.format import BackupFolder
 from tenax.archive.service import Report, back_up
 from tenax.archive.service import move as move_store
 from tenax.archive.service import restore as restore_store
-from tenax.cli.doctor import TELL_SECONDS
 from tenax.cli.frame import pass_config
-from tenax.cli.output import json_option, print_json
+from tenax.cli.output import json_option, print_json, show_progress
 from tenax.config import Config, hide_password
 from tenax.config.write import change_settings
 from tenax.errors import InvalidInput
@@ -213,25 +211,11 @@ def _ask_passphrase(*, confirm: bool) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Report | None]:
-    """Show the progress in a terminal, from the second moment on."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    due = monotonic() + TELL_SECONDS
-    shown = False
-
-    def report(step: str, done: int, of: int) -> None:
-        nonlocal due, shown
-        if monotonic() < due:
-            return
-        due, shown = monotonic() + TELL_SECONDS, True
-        click.echo(f"\r{step}: {done:,} of {of:,}\x1b[K", nl=False, err=True)
-
-    try:
-        yield report
-    finally:
-        if shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+    with show_progress() as show:
+        if show is None:
+            yield None
+        else:
+            yield lambda step, done, of: show(f"{step}: {done:,} of {of:,}")
 
 
 def _version() -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from time import monotonic
 from typing import Final
 
 import click
@@ -14,7 +16,17 @@ from tenax.cli.lines import clean
 from tenax.errors import InvalidInput
 from tenax.text import has_hidden
 
-__all__ = ["in_json", "json_option", "print_exactly", "print_json", "write_new_file"]
+__all__ = [
+    "in_json",
+    "json_option",
+    "print_exactly",
+    "print_json",
+    "show_progress",
+    "write_new_file",
+]
+
+TELL_SECONDS: Final = 0.2
+"""How often a terminal shows the progress."""
 
 json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Output JSON."
@@ -54,3 +66,26 @@ def write_new_file(file: str, pieces: Iterable[bytes]) -> None:
         ) from None
     except OSError as error:
         raise InvalidInput(f"{file} cannot be written: {error.strerror}.") from error
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[str], None] | None]:
+    """Show a line of progress in a terminal, from the second moment on. Without a terminal, yield `None`."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    due = monotonic() + TELL_SECONDS
+    shown = False
+
+    def show(line: str) -> None:
+        nonlocal due, shown
+        if monotonic() < due:
+            return
+        due, shown = monotonic() + TELL_SECONDS, True
+        click.echo(f"\r{line}\x1b[K", nl=False, err=True)
+
+    try:
+        yield show
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)

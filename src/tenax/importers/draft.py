@@ -107,6 +107,8 @@ class MemoryDraft(NamedTuple):
 
     id: str
     text: str
+    about: Literal["profile", "note"] = "note"
+    """`profile`: about the person."""
 
 
 class SkillDraft(NamedTuple):

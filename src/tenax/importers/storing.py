@@ -177,8 +177,6 @@ class Importer:
         head = self._opening(draft, segment, entries)
         self._count(entries)
         outcome: Outcome = "new" if number == 1 else "beside"
-        if self._dry_run:
-            return Found(outcome, name, len(entries))
         at = entries[0].at if entries else now
         opened_at = min(draft.at or at, at)
         opened, *settings = head
@@ -186,6 +184,8 @@ class Importer:
         made = list(_make(entries, [], first=len(head) + 1))
         first = [RawEvent(one.kind, opened_at, None, encode(one)) for one in settings]
         first += made[:_ENTRIES_AT_ONCE]
+        if self._dry_run:
+            return Found(outcome, name, len(entries))
         try:
             self._journal.load(
                 name, opened, first, opened_at=opened_at, is_owed=self._remember
@@ -205,15 +205,15 @@ class Importer:
             known += 1
         new = entries[known:]
         self._count(new)
+        seqs = iter(stored.matched)
+        last = 0
+        places: list[int] = []
+        for entry in entries[:known]:
+            # Runs are not compared, and no event refers to a run by its seq.
+            last = next(seqs) if entry.mark[0] in COMPARED else last
+            places.append(last)
+        made = list(_make(new, places, first=stored.head + 1))
         if not self._dry_run:
-            seqs = iter(stored.matched)
-            last = 0
-            places: list[int] = []
-            for entry in entries[:known]:
-                # Runs are not compared, and no event refers to a run by its seq.
-                last = next(seqs) if entry.mark[0] in COMPARED else last
-                places.append(last)
-            made = list(_make(new, places, first=stored.head + 1))
             try:
                 self._append(name, made, stored.head)
             except HeadMoved:
@@ -262,7 +262,7 @@ class Importer:
         data = msgspec.json.encode(kept)
         if len(data) <= _EXTRA_BYTES_MAX:
             return kept
-        return {} if self._dry_run else {"kept": {"blob": self._journal.put_blob(data)}}
+        return {"kept": {"blob": self._put_blob(data)}}
 
     def _put_file(self, file: Attached) -> Sequence[Part]:
         """Store a file of a message. In place of a missing or too large file stands a file with the reason."""
@@ -279,7 +279,12 @@ class Importer:
             part: Part = judge(name, data)
         except (InvalidInput, TooLarge):
             part = File("", "application/octet-stream", name, len(data))
-        return [msgspec.structs.replace(part, blob=self._journal.put_blob(data))]
+        return [msgspec.structs.replace(part, blob=self._put_blob(data))]
+
+    def _put_blob(self, data: bytes) -> str:
+        if self._dry_run:
+            return hashlib.sha256(data).hexdigest()
+        return self._journal.put_blob(data)
 
     def _count(self, entries: Sequence[Entry]) -> None:
         self.count.update(entry.mark[0] for entry in entries)

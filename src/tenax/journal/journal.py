@@ -277,12 +277,13 @@ class Journal:
         *,
         expect: Expect | None = None,
         authors: Sequence[str] = (),
+        closing: Sequence[tuple[str, Event]] = (),
     ) -> list[Recorded]:
         """Store events of another store with their seqs, salts and digests, so that the digest chain is the same.
 
         The first event opens the conversation, or the events continue the conversation there. Raises `InvalidInput` for
         an event that does not fit its digest. Readers with the start policy `now` do not receive the history. `authors`
-        are the authors of erased messages.
+        are the authors of erased messages. `closing` are the runs and new events after those of the other store.
         """
         append = Append.of_stored(
             self.owner,
@@ -291,6 +292,7 @@ class Journal:
             ids=self.ids,
             expect=expect,
             authors=authors,
+            closing=closing,
         )
         return self.store.queue.run(self.store.waiter(append))
 

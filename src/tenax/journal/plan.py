@@ -258,13 +258,20 @@ class Append(msgspec.Struct, eq=False):
         ids: Ids,
         expect: Expect | None = None,
         authors: Sequence[str] = (),
+        closing: Sequence[tuple[str, Event]] = (),
     ) -> Append:
-        """Check events of another store. They keep their seqs, salts and digests."""
+        """Check events of another store. They keep their seqs, salts and digests. `closing` are new events after them."""
         check_id("conversation", conversation)
         _check_conditions(expect, None, None)
         items = [_stored_item(event) for event in stored]
         if not items:
             raise InvalidInput("An append needs at least one event.")
+        items += [
+            _Item(
+                event.kind, event.code, None, check_id("run", run), encode(event), event
+            )
+            for run, event in closing
+        ]
         opens = items[0].kind == ConversationOpened.kind
         append = cls.of_items(
             user, conversation, items, ids, expect=expect, imported=opens

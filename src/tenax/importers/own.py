@@ -1,0 +1,328 @@
+"""Import an export in the format `tenax`: conversations with every event as it was stored.
+
+The events keep their seqs, salts and digests, so the digest of a conversation is the same as where it came from. The
+file is read twice: first to see that it is complete, then conversation by conversation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenax.errors import Gone, HeadMoved, InvalidInput, NoSuchConversation, TenaxError
+from tenax.events import (
+    Event,
+    MessageAssistant,
+    MessageUser,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+    decode,
+)
+from tenax.export.lines import (
+    VERSION,
+    Blob,
+    Conversation,
+    End,
+    Header,
+    Line,
+    decode_line,
+)
+from tenax.export.lines import Event as EventLine
+from tenax.importers.draft import Skipped
+from tenax.importers.place import Place
+from tenax.importers.storing import Found
+from tenax.journal import Journal
+from tenax.journal.base import Expect, StoredEvent
+from tenax.journal.plan import named_in
+from tenax.journal.row_index import SOLO
+from tenax.journal.verify.derive import Derived, stand_in
+
+__all__ = ["KIND", "LABEL", "OwnExport", "is_own"]
+
+KIND: Final = "tenax"
+LABEL: Final = "Tenax"
+_MARK: Final = b'{"type":"tenax-export"'
+_LINE_BYTES_MAX: Final = 64 * 1024**2
+_EVENTS_AT_ONCE: Final = 20_000
+_MESSAGES: Final = frozenset({MessageUser.kind, MessageAssistant.kind})
+_LEASE_SECONDS: Final = 600.0
+_WHY: Final = "The conversation was imported while an answer was under way."
+_DIFFERS: Final = (
+    "It went on differently here and in the export. Nothing was changed here."
+)
+
+
+def is_own(place: Place) -> bool:
+    """Return whether a file is an export in the format `tenax`."""
+    names = place.names()
+    return len(names) == 1 and place.head(names[0]).startswith(_MARK)
+
+
+class _Part(NamedTuple):
+    """A conversation in the file: its line, and the place of its first event."""
+
+    line: Conversation
+    place: int
+
+
+class OwnExport:
+    """The conversations of a file. Raises `InvalidInput` if the file is damaged or not complete."""
+
+    def __init__(self, journal: Journal, path: Path, *, dry_run: bool = False) -> None:
+        self._journal = journal
+        self._path = path
+        self._dry_run = dry_run
+        self._blobs: dict[str, int] = {}
+        """The place of the first piece of each blob."""
+        self._parts: list[_Part] = []
+        self.events = 0
+        self.messages = 0
+        """The number of new messages."""
+        self.tool_calls = 0
+        self._look_through()
+
+    def store(
+        self, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Found | Skipped]:
+        """Store the conversations, one after the other."""
+        for count, part in enumerate(self._parts, 1):
+            name = part.line.id
+            try:
+                yield self._store(part)
+            except Gone:
+                yield Found("deleted", name, 0)
+            except InvalidInput as error:
+                yield Skipped(name, "", str(error))
+            if progress is not None:
+                progress(count)
+
+    # -- the file --------------------------------------------------------------------------
+
+    def _lines(self, place: int = 0) -> Iterator[tuple[int, Line]]:
+        """Yield the places and the lines of the file from a place on."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(place)
+                while data := file.readline(_LINE_BYTES_MAX):
+                    yield place, self._decode(data)
+                    place += len(data)
+        except OSError as error:
+            raise InvalidInput(
+                f"{self._path} cannot be read: {error.strerror}."
+            ) from error
+
+    def _decode(self, data: bytes) -> Line:
+        try:
+            return decode_line(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidInput(
+                f"{self._path.name} is damaged: {error}.",
+                hint="Export the conversations again.",
+            ) from error
+
+    def _look_through(self) -> None:
+        """Find the conversations and the blobs, and check that the file is complete."""
+        end: End | None = None
+        for place, line in self._lines():
+            match line:
+                case Header(version=version) if version > VERSION:
+                    raise InvalidInput(
+                        f"{self._path.name} has version {version} of the format, and this Tenax reads up to {VERSION}.",
+                        hint="Use a newer Tenax.",
+                    )
+                case Blob(name=name, part=0):
+                    self._blobs.setdefault(name, place)
+                case Conversation():
+                    self._parts.append(_Part(line, place))
+                case EventLine():
+                    self.events += 1
+                case End():
+                    end = line
+        if end is None or (end.conversations, end.events) != (
+            len(self._parts),
+            self.events,
+        ):
+            raise InvalidInput(
+                f"{self._path.name} is not complete: its end is missing.",
+                hint="Export the conversations again, or copy the whole file.",
+            )
+
+    def _events(self, part: _Part) -> list[StoredEvent]:
+        events: list[StoredEvent] = []
+        lines = self._lines(part.place)
+        next(lines)
+        for _, line in lines:
+            if not isinstance(line, EventLine):
+                break
+            events.append(_stored(line))
+        return events
+
+    def _read_blob(self, name: str) -> bytes:
+        pieces: list[bytes] = []
+        for _, line in self._lines(self._blobs[name]):
+            if not isinstance(line, Blob) or line.name != name:
+                break
+            pieces.append(line.data)
+            if line.part + 1 >= line.of:
+                break
+        data = b"".join(pieces)
+        if hashlib.sha256(data).hexdigest() != name:
+            raise InvalidInput(
+                f"{self._path.name} is damaged: the attachment {name} is not the one of its name.",
+                hint="Export the conversations again.",
+            )
+        return data
+
+    # -- storing ---------------------------------------------------------------------------
+
+    def _store(self, part: _Part) -> Found | Skipped:
+        line = part.line
+        owner = self._journal.owner
+        if line.user != owner:
+            return Skipped(
+                line.id,
+                "",
+                f"It belongs to the user {line.user!r:.60}, not to {owner}.",
+            )
+        try:
+            head = self._journal.head(line.id)
+        except NoSuchConversation:
+            events = self._events(part)
+            if not self._dry_run:
+                self._put_blobs(events)
+                self._carry_new(line, events)
+            self._count(events)
+            return Found("new", line.id, len(events))
+        if self._has(line.id, line.facts, line.digest):
+            return Found("unchanged", line.id, 0)
+        events = self._events(part)
+        known = [event.seq for event in events if event.digest == head.digest]
+        if known != [head.facts] or head.head > head.facts:
+            return Skipped(line.id, "", _DIFFERS)
+        new = [event for event in events if event.seq > head.facts]
+        if not self._dry_run:
+            self._put_blobs(new)
+            try:
+                self._carry_more(line, events, new, head.head)
+            except HeadMoved:
+                return Skipped(line.id, "", "It changed during the import.")
+        self._count(new)
+        return Found("grown", line.id, len(new))
+
+    def _count(self, events: Sequence[StoredEvent]) -> None:
+        kinds = [event.kind for event in events]
+        self.messages += sum(map(_MESSAGES.__contains__, kinds))
+        self.tool_calls += kinds.count(ToolFinished.kind)
+
+    def _has(self, name: str, seq: int, digest: str) -> bool:
+        fact = self._journal.fact(name, seq)
+        return fact is not None and fact.digest.hex() == digest
+
+    def _put_blobs(self, events: Sequence[StoredEvent]) -> None:
+        for event in events:
+            if event.body is not None and not event.code:
+                for name in named_in(event.kind, event.body):
+                    if name in self._blobs:
+                        self._journal.put_blob(self._read_blob(name))
+
+    def _carry_new(self, line: Conversation, events: Sequence[StoredEvent]) -> None:
+        # The whole conversation is one transaction, so that no process answers in the middle of it.
+        self._journal.carry(
+            line.id, events, authors=line.authors, closing=self._closing(line, events)
+        )
+
+    def _carry_more(
+        self,
+        line: Conversation,
+        events: Sequence[StoredEvent],
+        new: Sequence[StoredEvent],
+        head: int,
+    ) -> None:
+        closing = self._closing(line, events)
+        parts = list(_parts_of(new))
+        # A server must not answer a message before the rest of the conversation is stored.
+        name, holder = f"run:{line.id}", self._journal.instance
+        lease = self._journal.claim(name, holder, _LEASE_SECONDS)
+        if lease is None:
+            raise InvalidInput("An answer is under way here.", hint="Import again.")
+        try:
+            for number, some in enumerate(parts, 1):
+                stored = self._journal.carry(
+                    line.id,
+                    some,
+                    expect=Expect(head=head),
+                    closing=closing if number == len(parts) else (),
+                )
+                head = stored[-1].seq
+        finally:
+            self._journal.release(lease)
+
+    def _closing(
+        self, line: Conversation, events: Sequence[StoredEvent]
+    ) -> list[tuple[str, Event]]:
+        """Return the events that end an open run and take waiting messages, so that an import starts no run."""
+        derived = Derived(self._journal.owner, line.id)
+        try:
+            for event in events:
+                if event.code:
+                    continue
+                if event.body is None:
+                    body = stand_in(event.kind, event.seq, event.first, event.waiting)
+                else:
+                    body = decode(event.kind, event.body)
+                derived.fold(event.seq, event.at, event.run, event.kind, body)
+        except TenaxError as error:
+            raise InvalidInput(f"The events do not fit together: {error}") from error
+        closing: list[tuple[str, Event]] = []
+        state = derived.settle()
+        cancelled = RunFinished("cancelled", _WHY)
+        if state.run is not None:
+            closing.append((state.run, cancelled))
+        waiting = [seq for seq in derived.rows if derived.is_waiting(seq)]
+        if waiting:
+            run = self._journal.ids.run()
+            closing += [(run, RunStarted(waiting)), (run, cancelled)]
+        return closing
+
+
+def _stored(line: EventLine) -> StoredEvent:
+    """Return an event. Raises `InvalidInput` for digits that are not hexadecimal."""
+    try:
+        return StoredEvent(
+            line.seq,
+            line.kind,
+            line.at,
+            line.run,
+            None if line.body is None else line.body.encode(),
+            salt=_bytes(line.salt),
+            inner=_bytes(line.inner),
+            digest=_bytes(line.digest) or b"",
+            append_id=_bytes(line.append),
+            code=line.code,
+            first=line.first,
+            waiting=line.waiting,
+        )
+    except ValueError as error:
+        raise InvalidInput(f"Event {line.seq} is damaged: {error}.") from error
+
+
+def _bytes(digits: str | None) -> bytes | None:
+    return None if digits is None else bytes.fromhex(digits)
+
+
+def _parts_of(events: Sequence[StoredEvent]) -> Iterator[Sequence[StoredEvent]]:
+    """Yield the transactions for events of an existing conversation. Such a lookup sees stored events only."""
+    start = 0
+    for place in range(1, len(events) + 1):
+        if (
+            place == len(events)
+            or place - start >= _EVENTS_AT_ONCE
+            or events[place].kind in SOLO
+        ):
+            yield events[start:place]
+            start = place
