@@ -14,7 +14,15 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from tenax.importers.draft import Attached, Draft, Node, Outcome, Piece, Skipped
+from tenax.importers.draft import (
+    Attached,
+    Draft,
+    Node,
+    Outcome,
+    Piece,
+    Skipped,
+    read_time,
+)
 from tenax.importers.place import Place
 from tenax.parts import Text, ToolCall
 
@@ -30,7 +38,9 @@ __all__ = [
     "attach_file",
     "attach_text",
     "decode",
+    "find_keys",
     "keep",
+    "oldest_first",
     "read_each",
     "text_parts",
     "to_json",
@@ -39,7 +49,11 @@ __all__ = [
 
 ATTACHED_BYTES_MAX: Final = 64 * 1024**2
 """The store keeps no larger files."""
-_KEPT_BYTES_MAX: Final = 4096
+_KEPT_BYTES_MAX: Final = 16 * 1024
+_KEY_LEVELS: Final = 2
+_TOKEN = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOTALL
+)
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[^;,]*)*),", re.ASCII)
 
 
@@ -65,11 +79,89 @@ def decode(data: bytes | msgspec.Raw) -> Any:  # noqa: ANN401  (decoded JSON of 
         # The decoder of the standard library also takes lone surrogates, NaN and large numbers.
         return json.loads(bytes(data))
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        pass
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
     except ValueError as error:
         raise ValueError(f"it is not JSON ({error})") from None
+    return _decode_deep(bytes(data).decode("utf-8", "replace"))
+
+
+def _decode_deep(text: str) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
+    """Return the value of a JSON text of any depth. A reply is nested in its question in some exports."""
+    values: list[Any] = []
+    stack: list[Any] = [values]
+    keys: list[str | None] = [None]
+    for mark in _TOKEN.findall(text):
+        holder = stack[-1]
+        if mark in (",", ":"):
+            continue
+        if mark in ("]", "}"):
+            stack.pop()
+            keys.pop()
+            if not stack:
+                break
+        elif isinstance(holder, dict) and keys[-1] is None:
+            key = json.loads(mark)
+            if not isinstance(key, str):
+                break
+            keys[-1] = key
+        else:
+            is_open = mark in ("[", "{")
+            value = ({} if mark == "{" else []) if is_open else json.loads(mark)
+            if isinstance(holder, dict):
+                holder[keys[-1]] = value
+                keys[-1] = None
+            else:
+                holder.append(value)
+            if is_open:
+                stack.append(value)
+                keys.append(None)
+    if len(stack) != 1 or len(values) != 1:
+        raise ValueError("it is not JSON")
+    return values[0]
+
+
+def find_keys(head: bytes) -> set[str]:
+    """Return the keys of the objects at the beginning of a file: of each item, such as `chat`, and one level deeper,
+    such as `chat.history`.
+    """
+    text = head.decode("utf-8", "ignore").removeprefix("\ufeff")
+    is_array = text.lstrip()[:1] == "["
+    found: set[str] = set()
+    path: list[str] = []
+    last = ""
+    for match in _TOKEN.finditer(text):
+        mark = match[0]
+        if mark in ("[", "{"):
+            path.append(last if mark == "{" else "[]")
+            last = ""
+        elif mark in ("]", "}"):
+            path = path[:-1]
+        elif mark == ":":
+            above = path[is_array:]
+            if 1 <= len(above) <= _KEY_LEVELS and "[]" not in above:
+                found.add(".".join((*above[1:], last)))
+        elif mark[0] == '"':
+            last = mark[1:-1]
+    return found
+
+
+def oldest_first(items: Iterable[msgspec.Raw], *fields: str) -> list[msgspec.Raw]:
+    """Sort conversations by the first of the fields that has a time. Items without a time come first."""
+    wanted = msgspec.defstruct(
+        "Wanted", [(name, Any, None) for name in fields], namespace={}
+    )
+    decoder = msgspec.json.Decoder(wanted)
+
+    def read_start(item: msgspec.Raw) -> int:
+        try:
+            times = (getattr(decoder.decode(item), name) for name in fields)
+            return next((time for time in map(read_time, times) if time), 0)
+        except (ValueError, RecursionError):
+            return 0
+
+    return sorted(items, key=read_start)
 
 
 def as_text(value: object) -> str:
@@ -236,10 +328,11 @@ def arrange(
 
     A message is a chain of nodes, and the parent of a message is the id of another message. Versions keep their order.
     A repeated id gets a number. An unknown parent, and a message that is its own ancestor, become a beginning. A tool
-    result without its call gets a call without arguments, because a model accepts no result without a call.
+    result that names no call belongs to the call before it. A result without any call gets a call without arguments,
+    because a model accepts no result without a call.
     """
-    chains: dict[str, list[Node]] = {}
     used: set[str] = set()
+    chains: dict[str, list[Node]] = {}
     for message in messages:
         if message:
             chain = _make_unique(message, used)
@@ -252,25 +345,22 @@ def arrange(
             roots.append(name)
         else:
             children.setdefault(parent, []).append(name)
-    nodes: list[Node] = []
-    reached: dict[str, str] = {}
-    waiting: dict[str, dict[str, None]] = {}
+    tree = _Tree(used)
+    last: dict[str, str] = {}
     # Messages that no root reaches are in a cycle. The first of them becomes a beginning.
     for start in (*roots, *chains):
         stack = [start]
         while stack:
             name = stack.pop()
-            if name in reached:
+            if name in last:
                 continue
             chain = chains[name]
-            parent = chain[0].parent
-            above = reached.get(parent) if parent is not None else None
-            chain[0] = msgspec.structs.replace(chain[0], parent=above)
+            above = last.get(chain[0].parent or "")
             for node in chain:
-                _add(node, nodes, waiting, used)
-            reached[name] = nodes[-1].id
+                above = tree.add(msgspec.structs.replace(node, parent=above))
+            last[name] = above or name
             stack += reversed(children.get(name, ()))
-    return tuple(nodes), reached.get(current) if current is not None else None
+    return tuple(tree.nodes), last.get(current or "")
 
 
 def _make_unique(message: Sequence[Node], used: set[str]) -> list[Node]:
@@ -286,28 +376,60 @@ def _make_unique(message: Sequence[Node], used: set[str]) -> list[Node]:
     return chain
 
 
-def _add(
-    node: Node,
-    nodes: list[Node],
-    waiting: dict[str, dict[str, None]],
-    used: set[str],
-) -> None:
-    """Append a node. `waiting` has the calls without a result at each node."""
-    calls = waiting.get(node.parent, {}) if node.parent is not None else {}
-    if node.role == "tool":
-        if node.call not in calls:
-            call = ToolCall(node.call or node.id, node.name or "unknown", "{}")
-            [asking] = _make_unique(
-                [Node(id=f"{node.id}:call", parent=node.parent, role="assistant", parts=(call,), at=node.at)],
-                used,
-            )  # fmt: skip
-            nodes.append(asking)
-            node = msgspec.structs.replace(node, parent=asking.id, call=call.id)
-        waiting[node.id] = {call: None for call in calls if call != node.call}
-    elif node.role == "assistant":
-        waiting[node.id] = {
-            part.id: None for part in node.parts if isinstance(part, ToolCall)
-        }
-    elif node.role == "":
-        waiting[node.id] = calls
-    nodes.append(node)
+class _Tree:
+    """Nodes, parents first. Every tool result follows its call."""
+
+    def __init__(self, used: set[str]) -> None:
+        self.nodes: list[Node] = []
+        self._used = used
+        self._waiting: dict[str, list[str]] = {}
+        """The calls without a result at each node."""
+        self._answered: dict[str, int] = {}
+        """The position of the last tool result, for nodes that continue it."""
+
+    def add(self, node: Node) -> str:
+        """Add a node after its parent and return its id."""
+        above = node.parent or ""
+        if node.role == "assistant":
+            calls = [part.id for part in node.parts if isinstance(part, ToolCall)]
+            self._waiting[node.id] = calls
+        elif node.role == "tool":
+            node = self._find_call(node, self._waiting.get(above, []))
+        elif node.role == "":
+            self._waiting[node.id] = self._waiting.get(above, [])
+        if node.role == "" and above in self._answered:
+            self._answered[node.id] = self._answered[above]
+        self.nodes.append(node)
+        return node.id
+
+    def _find_call(self, node: Node, calls: list[str]) -> Node:
+        above = node.parent or ""
+        if not node.call and not calls and above in self._answered:
+            # A second part of the same result. A version of it cannot be added as well.
+            place = self._answered.pop(above)
+            first = self.nodes[place]
+            self.nodes[place] = msgspec.structs.replace(
+                first, parts=first.parts + node.parts
+            )
+            self._answered[node.id] = place
+            return Node(id=node.id, parent=node.parent, role="", at=node.at)
+        call = node.call or (calls[0] if calls else "")
+        if call not in calls:
+            node, call = self._add_call(node)
+            calls = [call]
+        self._waiting[node.id] = [other for other in calls if other != call]
+        self._answered[node.id] = len(self.nodes)
+        return msgspec.structs.replace(node, call=call)
+
+    def _add_call(self, node: Node) -> tuple[Node, str]:
+        call = ToolCall(node.call or node.id, node.name or "unknown", "{}")
+        asking = Node(
+            id=f"{node.id}:call",
+            parent=node.parent,
+            role="assistant",
+            parts=(call,),
+            at=node.at,
+        )
+        [asking] = _make_unique([asking], self._used)
+        self.nodes.append(asking)
+        return msgspec.structs.replace(node, parent=asking.id), call.id
