@@ -7,6 +7,7 @@ import binascii
 import json
 import mimetypes
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -17,17 +18,20 @@ import msgspec
 from tenax.importers.draft import (
     Attached,
     Draft,
+    MemoryDraft,
     Node,
     Outcome,
     Piece,
+    SkillDraft,
     Skipped,
     read_time,
 )
-from tenax.importers.place import Place
+from tenax.importers.place import Place, read_items
 from tenax.parts import Text, ToolCall
 
 __all__ = [
     "ATTACHED_BYTES_MAX",
+    "JsonSource",
     "Result",
     "arrange",
     "as_dict",
@@ -164,6 +168,49 @@ def oldest_first(items: Iterable[msgspec.Raw], *fields: str) -> list[msgspec.Raw
     return sorted(items, key=read_start)
 
 
+class JsonSource:
+    """Files of JSON with conversations. A format gives the names and reads a conversation.
+
+    `left_out` counts what was not taken.
+    """
+
+    kind: str
+    label: str
+    times: tuple[str, ...] = ()
+    """The fields of a conversation with its beginning."""
+
+    def __init__(self, place: Place, names: Sequence[str]) -> None:
+        self.place = place
+        self.names = names
+        self.left_out: Counter[str] = Counter()
+
+    def drafts(self) -> Iterator[Draft | Skipped]:
+        """Yield the conversations, the oldest first."""
+        for item in oldest_first(self.read_items(), *self.times):
+            yield from read_each([item], self.read_draft)
+
+    def read_items(self) -> Iterator[msgspec.Raw]:
+        """Yield the JSON of each conversation. Raises `InvalidInput`."""
+        for name in self.names:
+            yield from read_items(self.place.file(name))
+
+    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+        """Return a conversation, or `None` if it has no message."""
+        raise NotImplementedError
+
+    def memories(self) -> Iterator[MemoryDraft]:
+        """Yield nothing: the files have no memories that can be taken."""
+        return iter(())
+
+    def skills(self) -> Iterator[SkillDraft]:
+        """Yield nothing: the files have no skills."""
+        return iter(())
+
+    def close(self) -> None:
+        """Delete temporary files."""
+        self.place.close()
+
+
 def as_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
@@ -184,13 +231,19 @@ def to_json(value: object) -> str:
         return "{}"
 
 
-def keep(source: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return the named fields that have a value, without large values."""
+def keep(
+    source: dict[str, Any], *names: str, left_out: Counter[str] | None = None
+) -> dict[str, Any]:
+    """Return the named fields that have a value. Large values are not kept, but counted."""
     kept = {}
     for name in names:
         value = source.get(name)
-        if value not in (None, "", [], {}, False) and _is_small(value):
+        if not value:
+            continue
+        if _is_small(value):
             kept[name] = value
+        elif left_out is not None:
+            left_out[f"large field ({name})"] += 1
     return kept
 
 
@@ -206,14 +259,14 @@ def read_each(
     to_draft: Callable[[dict[str, Any]], Draft | Skipped | None],
 ) -> Iterator[Draft | Skipped]:
     """Yield the conversation of each item. An item that is not a JSON object is skipped with the reason."""
-    for number, item in enumerate(items, 1):
+    for item in items:
         try:
             value = decode(item)
         except ValueError as error:
-            yield Skipped(f"#{number}", "", f"{error}")
+            yield Skipped("", "", f"{error}")
             continue
         if not isinstance(value, dict):
-            yield Skipped(f"#{number}", "", "it is not a JSON object")
+            yield Skipped("", "", "it is not a JSON object")
             continue
         draft = to_draft(value)
         if draft is not None:
@@ -355,12 +408,13 @@ def arrange(
             if name in last:
                 continue
             chain = chains[name]
-            above = last.get(chain[0].parent or "")
+            parent = chain[0].parent
+            above = None if parent is None else last.get(parent)
             for node in chain:
                 above = tree.add(msgspec.structs.replace(node, parent=above))
             last[name] = above or name
             stack += reversed(children.get(name, ()))
-    return tuple(tree.nodes), last.get(current or "")
+    return tuple(tree.nodes), None if current is None else last.get(current)
 
 
 def _make_unique(message: Sequence[Node], used: set[str]) -> list[Node]:
