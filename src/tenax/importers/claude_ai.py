@@ -125,7 +125,7 @@ class _ClaudeAI(JsonSource):
         self, message: dict[str, Any], name: str, parent: str | None
     ) -> list[Node]:
         is_user = message.get("sender") == "human"
-        content = [*self._read_content(as_list(message.get("content")))]
+        content = [*self._read_content(as_list(message.get("content")), name)]
         if not any(not isinstance(piece, Reasoning) for piece in content):
             # An older export, or one without content that can be taken.
             content += text_parts(message.get("text"))
@@ -140,7 +140,9 @@ class _ClaudeAI(JsonSource):
         )
         return unfold(node, content)
 
-    def _read_content(self, blocks: list[Any]) -> Iterator[Piece | Result]:
+    def _read_content(
+        self, blocks: list[Any], message: str
+    ) -> Iterator[Piece | Result]:
         unanswered: list[ToolCall] = []
         for number, value in enumerate(blocks):
             block = as_dict(value)
@@ -151,7 +153,7 @@ class _ClaudeAI(JsonSource):
                 yield from _read_thinking(block)
             elif kind == "tool_use":
                 # Older exports have calls without ids.
-                call_id = as_text(block.get("id")) or f"call-{number}"
+                call_id = as_text(block.get("id")) or f"{message}:call-{number}"
                 arguments = block.get("input")
                 call = ToolCall(
                     call_id,
@@ -172,11 +174,11 @@ class _ClaudeAI(JsonSource):
     def _read_result(self, block: dict[str, Any], unanswered: list[ToolCall]) -> Result:
         call_id = as_text(block.get("tool_use_id"))
         name = as_text(block.get("name"))
-        if not call_id and unanswered:
-            same = [call for call in unanswered if call.name == name]
-            call = (same or unanswered)[0]
-            unanswered.remove(call)
-            call_id = call.id
+        same = [call for call in unanswered if call_id in ("", call.id)]
+        same = [call for call in same if call.name == name] or same
+        if same:
+            unanswered.remove(same[0])
+            call_id = same[0].id
         pieces: list[Piece] = []
         content = block.get("content")
         if isinstance(content, str):

@@ -436,7 +436,7 @@ class _Tree:
     def __init__(self, used: set[str]) -> None:
         self.nodes: list[Node] = []
         self._used = used
-        self._waiting: dict[str, list[str]] = {}
+        self._waiting: dict[str, list[ToolCall]] = {}
         """The calls without a result at each node."""
         self._answered: dict[str, int] = {}
         """The position of the last tool result, for nodes that continue it."""
@@ -445,21 +445,21 @@ class _Tree:
         """Add a node after its parent and return its id."""
         above = node.parent or ""
         if node.role == "assistant":
-            calls = [part.id for part in node.parts if isinstance(part, ToolCall)]
+            calls = [part for part in node.parts if isinstance(part, ToolCall)]
             self._waiting[node.id] = calls
         elif node.role == "tool":
             node = self._find_call(node, self._waiting.get(above, []))
         elif node.role == "":
             self._waiting[node.id] = self._waiting.get(above, [])
-        if node.role == "" and above in self._answered:
-            self._answered[node.id] = self._answered[above]
+            if above in self._answered:
+                self._answered[node.id] = self._answered[above]
         self.nodes.append(node)
         return node.id
 
-    def _find_call(self, node: Node, calls: list[str]) -> Node:
+    def _find_call(self, node: Node, calls: list[ToolCall]) -> Node:
         above = node.parent or ""
         if not node.call and not calls and above in self._answered:
-            # A second part of the same result. A version of it cannot be added as well.
+            # A second part of the same result. Another version of this part cannot be added as well.
             place = self._answered.pop(above)
             first = self.nodes[place]
             self.nodes[place] = msgspec.structs.replace(
@@ -467,15 +467,15 @@ class _Tree:
             )
             self._answered[node.id] = place
             return Node(id=node.id, parent=node.parent, role="", at=node.at)
-        call = node.call or (calls[0] if calls else "")
-        if call not in calls:
+        call = next((one for one in calls if node.call in ("", one.id)), None)
+        if call is None:
             node, call = self._add_call(node)
-            calls = [call]
-        self._waiting[node.id] = [other for other in calls if other != call]
+            calls = []
+        self._waiting[node.id] = [other for other in calls if other is not call]
         self._answered[node.id] = len(self.nodes)
-        return msgspec.structs.replace(node, call=call)
+        return msgspec.structs.replace(node, call=call.id, name=node.name or call.name)
 
-    def _add_call(self, node: Node) -> tuple[Node, str]:
+    def _add_call(self, node: Node) -> tuple[Node, ToolCall]:
         call = ToolCall(node.call or node.id, node.name or "unknown", "{}")
         asking = Node(
             id=f"{node.id}:call",
@@ -486,4 +486,4 @@ class _Tree:
         )
         [asking] = _make_unique([asking], self._used)
         self.nodes.append(asking)
-        return msgspec.structs.replace(node, parent=asking.id), call.id
+        return msgspec.structs.replace(node, parent=asking.id), call
