@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -17,13 +18,16 @@ import msgspec
 
 from tenax.errors import InvalidInput, StoreFull
 
-__all__ = ["Place", "read_items", "read_lines"]
+__all__ = ["Place", "read_items", "read_lines", "read_rows"]
 
 _FILE_BYTES_MAX: Final = 8 * 1024**3
 """The size of a file in a zip file. A larger one is refused: it would fill the disk."""
 _FILES_MAX: Final = 200_000
 _LINE_BYTES_MAX: Final = 256 * 1024**2
 _HEAD_BYTES: Final = 64 * 1024
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},"]', re.DOTALL)
+"""A string, or a character that opens, closes or separates values. A single quote begins a string without an end."""
+_ROW: Final = re.compile(rb"[^\n]*[^\s][^\n]*")
 
 
 class Place:
@@ -165,19 +169,27 @@ def _walk(folder: Path) -> Iterator[str]:
 def read_items(path: Path) -> Iterator[msgspec.Raw]:
     """Yield the items of a JSON array, or the single value of another JSON file. Raises `InvalidInput`.
 
-    The file is mapped, and only one item at a time becomes Python objects.
+    The file is mapped, and only one item at a time becomes Python objects. An item may turn out to be broken when it is
+    decoded.
     """
     with _mapped(path) as data:
+        is_array = _first_byte(data) == b"["
         try:
-            if _first_byte(data) == b"[":
-                yield from msgspec.json.decode(data, type=list[msgspec.Raw])
+            if is_array:
+                items = msgspec.json.decode(data, type=list[msgspec.Raw])
             else:
-                yield msgspec.json.decode(data, type=msgspec.Raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidInput(
-                f"{path.name} is not JSON, or is not complete: {error}.",
-                hint="Download the file again.",
-            ) from error
+                items = [msgspec.json.decode(data, type=msgspec.Raw)]
+        except (ValueError, RecursionError):
+            # A lone surrogate, deep nesting or a damaged item. The other items can still be read.
+            items = _split(data, is_array=is_array, name=path.name)
+        yield from items
+
+
+def read_rows(path: Path) -> Iterator[msgspec.Raw]:
+    """Yield the lines of a file of JSON lines without empty lines, like `read_items`. Raises `InvalidInput`."""
+    with _mapped(path) as data:
+        for row in _ROW.finditer(data):
+            yield msgspec.Raw(data[row.start() : row.end()])
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -193,6 +205,35 @@ def read_lines(path: Path) -> Iterator[bytes]:
                     yield line
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {_reason(error)}.") from error
+
+
+def _split(data: Any, *, is_array: bool, name: str) -> list[msgspec.Raw]:  # noqa: ANN401  (bytes or a map)
+    """Return the items of an array, or another value as the only item, by looking at brackets and strings only."""
+    items: list[msgspec.Raw] = []
+    depth = start = 0
+    for token in _TOKEN.finditer(data):
+        mark = token[0]
+        if mark == b'"':
+            break
+        if mark in (b"[", b"{"):
+            depth += 1
+            if depth == 1:
+                start = token.end() if is_array else token.start()
+        elif mark in (b"]", b"}"):
+            depth -= 1
+        is_last = depth <= 0
+        if is_last or (is_array and depth == 1 and mark == b","):
+            item = data[start : token.start() if is_array else token.end()]
+            start = token.end()
+            if bytes(item).strip():
+                items.append(msgspec.Raw(item))
+        if is_last:
+            if depth < 0 or bytes(data[start:]).strip():
+                break
+            return items
+    raise InvalidInput(
+        f"{name} is not JSON, or is not complete.", hint="Download the file again."
+    )
 
 
 def _first_byte(data: Any) -> bytes:  # noqa: ANN401  (bytes or a map)

@@ -1,0 +1,278 @@
+"""The data export of ChatGPT: conversations.json, or since 2026 conversations-000.json and so on, in a zip or a folder.
+
+A conversation is a tree of messages. A tool call is a message to another recipient than `all`, and it has no id: the id
+of the message is used. The result is the next message of the role `tool`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from tenax.importers.draft import (
+    Attached,
+    Draft,
+    Node,
+    Outcome,
+    Piece,
+    Skipped,
+    Source,
+    read_time,
+)
+from tenax.importers.place import Place
+from tenax.importers.reading import (
+    JsonSource,
+    arrange,
+    as_dict,
+    as_list,
+    as_text,
+    attach_file,
+    decode,
+    find_keys,
+    keep,
+    text_parts,
+    to_json,
+)
+from tenax.parts import Reasoning, Text, ToolCall
+
+__all__ = ["open_source"]
+
+_FILE: Final = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json")
+_FILE_ID: Final = re.compile(r"file[-_][0-9A-Za-z]+")
+_COMPANIONS: Final = frozenset({"chat.html", "export_manifest.json"})
+_SCAFFOLDING: Final = frozenset({"user_editable_context", "model_editable_context"})
+"""Custom instructions and memories. ChatGPT repeats them in every conversation and does not show them."""
+
+
+def open_source(place: Place) -> Source | None:
+    names = place.names()
+    if place.path.is_dir() or len(names) != 1:
+        names = [name for name in names if _FILE.fullmatch(name)]
+    heads = {name: place.head(name) for name in names}
+    found = [name for name in names if "mapping" in find_keys(heads[name])]
+    if not found:
+        # An account without conversations.
+        others = {name.rpartition("/")[2] for name in place.names()}
+        found = [name for name in names if heads[name].strip() == b"[]"]
+        if not _COMPANIONS & others:
+            return None
+    return _ChatGPT(place, found) if found else None
+
+
+class _ChatGPT(JsonSource):
+    kind = "chatgpt"
+    label = "ChatGPT"
+    times = ("create_time",)
+
+    def __init__(self, place: Place, names: list[str]) -> None:
+        # A damaged or empty part among good ones is read as well, so that it is reported.
+        first = names[0].rpartition("/")[0]
+        parts = [
+            name
+            for name in place.names(".json")
+            if _FILE.fullmatch(name) and name.rpartition("/")[0] == first
+        ]
+        super().__init__(place, sorted({*names, *parts}))
+        self._files: dict[str, str] = {}
+        for name in place.names():
+            file_id = _FILE_ID.match(name.rpartition("/")[2])
+            if file_id:
+                self._files.setdefault(file_id[0], name)
+
+    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+        title = as_text(conversation.get("title"))
+        name = as_text(conversation.get("conversation_id")) or as_text(
+            conversation.get("id")
+        )
+        if "mapping" not in conversation:
+            self.left_out["folder without messages"] += 1
+            return None
+        mapping = conversation["mapping"]
+        if not name:
+            return Skipped("", title, "it has no id")
+        if not isinstance(mapping, dict):
+            return Skipped(name, title, "its messages are not a JSON object")
+        nodes, current = arrange(
+            ([self._read_node(key, entry)] for key, entry in _in_order(mapping)),
+            as_text(conversation.get("current_node")),
+        )
+        if not any(node.role for node in nodes):
+            self.left_out["conversation without messages"] += 1
+            return None
+        return Draft(
+            id=name,
+            nodes=nodes,
+            current=current,
+            title=title,
+            at=read_time(conversation.get("create_time")),
+            archived=conversation.get("is_archived") is True,
+            pinned=conversation.get("is_starred") is True
+            or read_time(conversation.get("pinned_time")) is not None,
+            extra=keep(
+                conversation,
+                "gizmo_id",
+                "conversation_template_id",
+                "conversation_origin",
+                left_out=self.left_out,
+            ),
+        )
+
+    def _read_node(self, key: str, entry: object) -> Node:
+        parent = as_text(as_dict(entry).get("parent")) or None
+        message = as_dict(as_dict(entry).get("message"))
+        author = as_dict(message.get("author"))
+        content = as_dict(message.get("content"))
+        metadata = as_dict(message.get("metadata"))
+        role = author.get("role")
+        link = Node(id=key, parent=parent, role="")
+        if not message:
+            return link
+        if _is_hidden(message, metadata, content):
+            if any(isinstance(piece, Text) for piece in _read_content(content)):
+                self.left_out["hidden message"] += 1
+            return link
+        if role not in ("user", "assistant", "system", "tool"):
+            self.left_out["message of an unknown role"] += 1
+            return link
+        pieces = [*self._read_pieces(content, metadata)]
+        tool = as_text(author.get("name"))
+        recipient = as_text(message.get("recipient")) or "all"
+        outcome: Outcome = "done"
+        if role == "assistant" and recipient != "all":
+            call = ToolCall(key, recipient, _read_arguments(content, pieces))
+            pieces = [piece for piece in pieces if not isinstance(piece, Text)]
+            pieces.append(call)
+        if role == "tool" and content.get("content_type") == "system_error":
+            outcome = "failed"
+        if not pieces and role != "tool":
+            return link
+        model = as_text(metadata.get("resolved_model_slug")) or as_text(
+            metadata.get("model_slug")
+        )
+        return Node(
+            id=key,
+            parent=parent,
+            role=role,
+            parts=tuple(pieces),
+            at=read_time(message.get("create_time")),
+            model=model if role == "assistant" else "",
+            finish=as_text(as_dict(metadata.get("finish_details")).get("type")),
+            name=tool if role == "tool" else "",
+            outcome=outcome,
+            extra=keep(
+                metadata,
+                "citations",
+                "content_references",
+                "image_gen_title",
+                left_out=self.left_out,
+            )
+            | keep(content, "url", "domain", "title", left_out=self.left_out),
+        )
+
+    def _read_pieces(
+        self, content: dict[str, Any], metadata: dict[str, Any]
+    ) -> Iterator[Piece]:
+        attachments = [as_dict(one) for one in as_list(metadata.get("attachments"))]
+        names = {
+            as_text(one.get("id")): as_text(one.get("name")) for one in attachments
+        }
+        attached: set[str] = set()
+        for piece in _read_content(content):
+            if isinstance(piece, dict):
+                pointer = _find_pointer(piece)
+                if not pointer:
+                    kind = as_text(piece.get("content_type")) or "no type"
+                    self.left_out[f"unknown content ({kind[:60]})"] += 1
+                    continue
+                file_id = _file_id(pointer)
+                attached.add(file_id)
+                yield self._attach(file_id, names.get(file_id, ""))
+            else:
+                yield piece
+        for file_id, name in names.items():
+            if file_id not in attached and (file_id or name):
+                yield self._attach(file_id, name)
+
+    def _attach(self, file_id: str, name: str) -> Attached:
+        member = self._files.get(file_id)
+        own = member.rpartition("/")[2] if member else file_id
+        return attach_file(self.place, name or own, member)
+
+
+def _in_order(mapping: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Return the messages, the versions of a message in the order of `children`."""
+    ordered: dict[str, Any] = {}
+    for entry in mapping.values():
+        for child in as_list(as_dict(entry).get("children")):
+            if isinstance(child, str) and child in mapping:
+                ordered.setdefault(child, mapping[child])
+    return [(key, entry) for key, entry in mapping.items() if key not in ordered] + [
+        *ordered.items()
+    ]
+
+
+def _is_hidden(
+    message: dict[str, Any], metadata: dict[str, Any], content: dict[str, Any]
+) -> bool:
+    return (
+        metadata.get("is_visually_hidden_from_conversation") is True
+        or message.get("weight") == 0
+        or content.get("content_type") in ("reasoning_recap", *_SCAFFOLDING)
+    )
+
+
+def _read_content(
+    content: dict[str, Any],
+) -> Iterator[Text | Reasoning | dict[str, Any]]:
+    """Yield the text and the reasoning of a message, and everything else as it is."""
+    kind = content.get("content_type")
+    if kind == "thoughts":
+        for thought in map(as_dict, as_list(content.get("thoughts"))):
+            texts = (as_text(thought.get("summary")), as_text(thought.get("content")))
+            text = "\n\n".join(filter(None, texts))
+            if text:
+                yield Reasoning(text)
+        return
+    for part in as_list(content.get("parts")):
+        if isinstance(part, str):
+            yield from text_parts(part)
+        elif as_dict(part).get("content_type") == "audio_transcription":
+            yield from text_parts(part.get("text"))
+        elif isinstance(part, dict):
+            yield part
+    for field in ("text", "result", "content", "user_profile", "user_instructions"):
+        yield from text_parts(content.get(field))
+    if not content.keys() & {"parts", "text", "result", "content"}:
+        yield content
+
+
+def _find_pointer(part: dict[str, Any]) -> str:
+    """Return the name of the file of an image, an audio or a video."""
+    for field in (
+        "asset_pointer",
+        "audio_asset_pointer",
+        "video_container_asset_pointer",
+    ):
+        value = part.get(field)
+        if isinstance(value, dict):
+            value = value.get("asset_pointer")
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def _file_id(pointer: str) -> str:
+    found = _FILE_ID.search(pointer)
+    return found[0] if found else pointer.rpartition("/")[2]
+
+
+def _read_arguments(content: dict[str, Any], pieces: list[Piece]) -> str:
+    """Return the arguments of a call: JSON as the model wrote it, or other text such as code as one argument."""
+    text = "\n".join(piece.text for piece in pieces if isinstance(piece, Text))
+    try:
+        if isinstance(decode(text.encode()), dict):
+            return text
+    except ValueError:
+        pass
+    return to_json({"code" if content.get("content_type") == "code" else "text": text})

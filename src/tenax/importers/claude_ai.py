@@ -1,0 +1,227 @@
+"""The data export of Claude.ai: conversations.json in a zip or a folder, or alone.
+
+A message has `text`, and in newer exports `content`: text, reasoning, tool calls and their results, in order. Only the
+text of attached files is exported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tenax.importers.draft import (
+    Attached,
+    Draft,
+    Node,
+    Piece,
+    Skipped,
+    Source,
+    read_time,
+)
+from tenax.importers.place import Place
+from tenax.importers.reading import (
+    JsonSource,
+    Result,
+    arrange,
+    as_dict,
+    as_list,
+    as_text,
+    attach_base64,
+    attach_file,
+    attach_text,
+    find_keys,
+    keep,
+    text_parts,
+    to_json,
+    unfold,
+)
+from tenax.parts import Reasoning, Text, ToolCall
+
+__all__ = ["open_source"]
+
+_FILE: Final = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NO_PARENT: Final = "00000000-0000-4000-8000-000000000000"
+_DOCUMENTS: Final = (".pdf", ".doc", ".docx", ".xls", ".xlsx", ".ppt", ".pptx", ".odt", ".rtf", ".epub")  # fmt: skip
+"""Files whose text is no such file any more."""
+_OTHER_FILES: Final = {
+    "projects.json": "projects (projects.json)",
+    "users.json": "account (users.json)",
+    "memories.json": "memories (memories.json)",
+}
+_MICROSECONDS: Final = 1_000_000
+
+
+def open_source(place: Place) -> Source | None:
+    names = place.names()
+    if place.path.is_dir() or len(names) != 1:
+        names = [name for name in names if _FILE.fullmatch(name)]
+    heads = {name: place.head(name) for name in names}
+    found = [name for name in names if "chat_messages" in find_keys(heads[name])]
+    if not found:
+        # An account without conversations.
+        others = {name.rpartition("/")[2] for name in place.names()}
+        found = [name for name in names if heads[name].strip() == b"[]"]
+        if "users.json" not in others:
+            return None
+    return _ClaudeAI(place, found) if found else None
+
+
+class _ClaudeAI(JsonSource):
+    kind = "claude-ai"
+    label = "Claude.ai"
+    times = ("created_at",)
+
+    def __init__(self, place: Place, names: list[str]) -> None:
+        super().__init__(place, names)
+        self._files: dict[str, str] = {}
+        for name in place.names():
+            if other := _OTHER_FILES.get(name.rpartition("/")[2]):
+                self.left_out[other] += 1
+            for file_id in _UUID.findall(name):
+                self._files.setdefault(file_id, name)
+
+    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+        title = as_text(conversation.get("name"))
+        name = as_text(conversation.get("uuid"))
+        messages = conversation.get("chat_messages")
+        if not name:
+            return Skipped("", title, "it has no id")
+        if not isinstance(messages, list):
+            return Skipped(name, title, "its messages are not a JSON array")
+        chains: list[list[Node]] = []
+        before: str | None = None
+        is_tree = any("parent_message_uuid" in as_dict(one) for one in messages)
+        for number, value in enumerate(messages):
+            message = as_dict(value)
+            if message.get("sender") not in ("human", "assistant"):
+                self.left_out["message of an unknown sender"] += 1
+                continue
+            own = as_text(message.get("uuid")) or f"message-{number}"
+            parent: str | None = before
+            if is_tree:
+                parent = as_text(message.get("parent_message_uuid"))
+                parent = None if parent == _NO_PARENT else parent
+            chains.append(self._read_message(message, own, parent))
+            before = own
+        leaf = as_text(conversation.get("current_leaf_message_uuid")) or before
+        nodes, current = arrange(chains, leaf)
+        if not any(node.parts for node in nodes):
+            self.left_out["conversation without messages"] += 1
+            return None
+        return Draft(
+            id=name,
+            nodes=nodes,
+            current=current,
+            title=title,
+            at=read_time(conversation.get("created_at")),
+            pinned=conversation.get("is_starred") is True,
+            extra=keep(conversation, "project_uuid", left_out=self.left_out)
+            | keep(as_dict(conversation.get("project")), "uuid"),
+        )
+
+    def _read_message(
+        self, message: dict[str, Any], name: str, parent: str | None
+    ) -> list[Node]:
+        is_user = message.get("sender") == "human"
+        content = [*self._read_content(as_list(message.get("content")), name)]
+        if not any(not isinstance(piece, Reasoning) for piece in content):
+            # An older export, or one without content that can be taken.
+            content += text_parts(message.get("text"))
+        content += self._read_files(message)
+        node = Node(
+            id=name,
+            parent=parent,
+            role=("user" if is_user else "assistant") if content else "",
+            at=read_time(message.get("created_at")),
+            model="" if is_user else as_text(message.get("model")),
+            finish=as_text(message.get("stop_reason")),
+        )
+        return unfold(node, content)
+
+    def _read_content(
+        self, blocks: list[Any], message: str
+    ) -> Iterator[Piece | Result]:
+        unanswered: list[ToolCall] = []
+        for number, value in enumerate(blocks):
+            block = as_dict(value)
+            kind = block.get("type")
+            if kind == "text":
+                yield from text_parts(block.get("text"))
+            elif kind == "thinking":
+                yield from _read_thinking(block)
+            elif kind == "tool_use":
+                # Older exports have calls without ids.
+                call_id = as_text(block.get("id")) or f"{message}:call-{number}"
+                arguments = block.get("input")
+                call = ToolCall(
+                    call_id,
+                    as_text(block.get("name")) or "unknown",
+                    to_json({} if arguments is None else arguments),
+                )
+                unanswered.append(call)
+                yield call
+            elif kind == "tool_result":
+                yield self._read_result(block, unanswered)
+            elif kind == "image":
+                source = as_dict(block.get("source"))
+                media_type = as_text(source.get("media_type"))
+                yield attach_base64("image", media_type, as_text(source.get("data")))
+            else:
+                self.left_out[f"unknown content ({as_text(kind)[:60]})"] += 1
+
+    def _read_result(self, block: dict[str, Any], unanswered: list[ToolCall]) -> Result:
+        call_id = as_text(block.get("tool_use_id"))
+        name = as_text(block.get("name"))
+        same = [call for call in unanswered if call_id in ("", call.id)]
+        same = [call for call in same if call.name == name] or same
+        if same:
+            unanswered.remove(same[0])
+            call_id = same[0].id
+        pieces: list[Piece] = []
+        content = block.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        for part in map(as_dict, as_list(content)):
+            texts = text_parts(part.get("text"))
+            source = as_dict(part.get("source"))
+            if texts:
+                pieces += texts
+            elif isinstance(source.get("data"), str):
+                media_type = as_text(source.get("media_type"))
+                pieces.append(attach_base64("image", media_type, source["data"]))
+            elif part:
+                pieces.append(Text(to_json(part)))
+        is_error = block.get("is_error") is True
+        return Result(call_id, name, tuple(pieces), "failed" if is_error else "done")
+
+    def _read_files(self, message: dict[str, Any]) -> Iterator[Attached]:
+        seen: set[str] = set()
+        for one in map(as_dict, as_list(message.get("attachments"))):
+            text = as_text(one.get("extracted_content"))
+            name = as_text(one.get("file_name")) or "pasted.txt"
+            seen.add(name)
+            if not text:
+                yield attach_file(self.place, name, None)
+            elif name.lower().endswith(_DOCUMENTS):
+                yield attach_text(f"{name}.txt", text)
+            else:
+                yield attach_text(name, text)
+        for one in map(as_dict, as_list(message.get("files"))):
+            name = as_text(one.get("file_name"))
+            file_id = as_text(one.get("file_uuid")) or as_text(one.get("uuid"))
+            if name not in seen and (name or file_id):
+                seen.add(name)
+                yield attach_file(self.place, name or file_id, self._files.get(file_id))
+
+
+def _read_thinking(block: dict[str, Any]) -> Iterator[Reasoning]:
+    text = as_text(block.get("thinking"))
+    start = read_time(block.get("start_timestamp"))
+    stop = read_time(block.get("stop_timestamp"))
+    seconds = 0.0
+    if start is not None and stop is not None:
+        seconds = max(0, stop - start) / _MICROSECONDS
+    if text:
+        yield Reasoning(text, as_text(block.get("signature")) or None, seconds)

@@ -1,0 +1,208 @@
+"""The conversations that LibreChat exports as JSON: one file a conversation, or a folder or zip of such files.
+
+The messages are a flat list with the ids of their parents, or nested as `messagesTree`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tenax.importers.draft import Draft, Node, Piece, Skipped, Source, read_time
+from tenax.importers.place import Place
+from tenax.importers.reading import (
+    ATTACHED_BYTES_MAX,
+    JsonSource,
+    Result,
+    arrange,
+    as_dict,
+    as_list,
+    as_text,
+    attach_data_url,
+    attach_file,
+    find_keys,
+    keep,
+    read_each,
+    text_parts,
+    to_json,
+    unfold,
+)
+from tenax.parts import Reasoning, ToolCall
+
+__all__ = ["open_source"]
+
+_BOM: Final = b"\xef\xbb\xbf"
+_FILE_BYTES_MAX: Final = 4 * ATTACHED_BYTES_MAX
+_THINKING: Final = re.compile(r":::thinking\n(.*?)\n:::\n*", re.DOTALL)
+"""The reasoning at the beginning of the text, in older versions."""
+_MARKS: Final = frozenset({"messages", "messagesTree", "exportAt"})
+
+
+def open_source(place: Place) -> Source | None:
+    names = place.names()
+    if place.path.is_dir() or len(names) != 1:
+        names = place.names(".json")
+    if any(_is_conversation(place, name) for name in names):
+        return _LibreChat(place, names)
+    return None
+
+
+def _is_conversation(place: Place, name: str) -> bool:
+    keys = find_keys(place.head(name))
+    return "conversationId" in keys and bool(keys & _MARKS)
+
+
+class _LibreChat(JsonSource):
+    kind = "librechat"
+    label = "LibreChat"
+
+    def drafts(self) -> Iterator[Draft | Skipped]:
+        """Yield the conversations in the order of their files."""
+        for name in self.names:
+            data = self.place.read(name, _FILE_BYTES_MAX)
+            if not data:
+                yield Skipped(name, name, "the file is empty, too large or unreadable")
+                continue
+            for draft in read_each([data.removeprefix(_BOM)], self.read_draft):
+                if isinstance(draft, Skipped):
+                    yield Skipped(draft.id or name, draft.title or name, draft.why)
+                else:
+                    yield draft
+
+    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+        title = as_text(conversation.get("title"))
+        name = as_text(conversation.get("conversationId"))
+        options = as_dict(conversation.get("options"))
+        if not name:
+            return Skipped("", title, "it has no conversationId")
+        messages = conversation.get("messagesTree", conversation.get("messages"))
+        if isinstance(messages, dict):
+            messages = [messages]
+        if not isinstance(messages, list):
+            return Skipped(name, title, "its messages are not a JSON array")
+        nodes, _ = arrange(
+            self._read_message(*message) for message in _flatten(messages)
+        )
+        if not any(node.parts for node in nodes):
+            self.left_out["conversation without messages"] += 1
+            return None
+        started = read_time(options.get("createdAt"))
+        return Draft(
+            id=name,
+            nodes=nodes,
+            title=title,
+            at=next((node.at for node in nodes if node.at), None)
+            if started is None
+            else started,
+            archived=options.get("isArchived") is True,
+            extra=keep(conversation, "endpoint", "options", left_out=self.left_out),
+        )
+
+    def _read_message(
+        self, message: dict[str, Any], name: str, above: str | None
+    ) -> list[Node]:
+        is_user = message.get("isCreatedByUser") is True
+        parent = as_text(message.get("parentMessageId")) if above is None else above
+        content = [*self._read_content(as_list(message.get("content")), name)]
+        if not any(not isinstance(piece, Reasoning) for piece in content):
+            content += _read_text(as_text(message.get("text")))
+        for field in ("files", "attachments"):
+            content += self._read_files(as_list(message.get(field)))
+        is_error = message.get("error") is True
+        finish = as_text(message.get("finish_reason"))
+        if message.get("unfinished") is True:
+            finish = "unfinished"
+        node = Node(
+            id=name,
+            parent=parent,
+            role=("user" if is_user else "assistant") if content else "",
+            at=read_time(message.get("createdAt")),
+            model="" if is_user else as_text(message.get("model")),
+            finish="error" if is_error else finish,
+            extra=keep(message, "endpoint", "feedback", left_out=self.left_out),
+        )
+        return unfold(node, content)
+
+    def _read_content(self, parts: list[Any], name: str) -> Iterator[Piece | Result]:
+        for number, value in enumerate(parts):
+            part = as_dict(value)
+            kind = as_text(part.get("type"))
+            if kind in ("text", "error"):
+                yield from text_parts(_read_value(part.get(kind) or part.get("text")))
+            elif kind == "think":
+                text = _read_value(part.get("think"))
+                if text:
+                    yield Reasoning(text)
+            elif kind == "tool_call":
+                call = as_dict(part.get("tool_call"))
+                yield from _read_call(call, f"{name}:call-{number}")
+            elif kind == "image_url":
+                url = as_text(as_dict(part.get("image_url")).get("url"))
+                attached = attach_data_url("image", url)
+                yield attached or attach_file(self.place, "image", None)
+            elif kind in ("image_file", "video_file", "audio_file"):
+                yield from self._read_files([part.get(kind)])
+            elif part:
+                self.left_out[f"unknown content ({kind[:60]})"] += 1
+
+    def _read_files(self, files: list[Any]) -> Iterator[Piece]:
+        """Yield the names of files: the export has no contents."""
+        for file in map(as_dict, files):
+            name = as_text(file.get("filename")) or as_text(file.get("file_id"))
+            if name:
+                yield attach_file(self.place, name, None)
+            elif file:
+                kind = as_text(file.get("type")) or "no type"
+                self.left_out[f"attachment without a file ({kind[:60]})"] += 1
+
+
+def _flatten(
+    messages: list[Any],
+) -> Iterator[tuple[dict[str, Any], str, str | None]]:
+    """Yield the messages, each with its id and the id of the message around it."""
+    stack: list[tuple[object, str | None]] = [(one, None) for one in reversed(messages)]
+    number = 0
+    while stack:
+        value, above = stack.pop()
+        message = as_dict(value)
+        name = as_text(message.get("messageId")) or f"message-{number}"
+        number += 1
+        yield message, name, above
+        children = as_list(message.get("children"))
+        stack += [(child, name) for child in reversed(children)]
+
+
+def _read_text(text: str) -> Iterator[Piece]:
+    thinking = _THINKING.match(text)
+    if thinking is None:
+        yield from text_parts(text)
+        return
+    if thinking[1]:
+        yield Reasoning(thinking[1])
+    yield from text_parts(text[thinking.end() :])
+
+
+def _read_value(value: object) -> str:
+    """Return a text, which some versions wrap in an object."""
+    return as_text(value) or as_text(as_dict(value).get("value"))
+
+
+def _read_call(call: dict[str, Any], without_id: str) -> Iterator[Piece | Result]:
+    kind = as_text(call.get("type"))
+    # Assistants have the call inside `function` or `code_interpreter`.
+    inner = as_dict(call.get(kind)) or call
+    call_id = as_text(call.get("id")) or without_id
+    name = as_text(inner.get("name")) or kind or "unknown"
+    arguments: object = next(
+        (inner[key] for key in ("args", "arguments", "input") if inner.get(key)), {}
+    )
+    if kind == "code_interpreter":
+        arguments = {"code": arguments}
+    if not isinstance(arguments, str):
+        arguments = to_json(arguments)
+    yield ToolCall(call_id, name, arguments)
+    output = inner.get("output", inner.get("outputs"))
+    if output is not None:
+        text = output if isinstance(output, str) else to_json(output)
+        yield Result(call_id, name, text_parts(text))

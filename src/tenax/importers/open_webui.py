@@ -1,0 +1,375 @@
+"""The chats of Open WebUI: the export of the page, JSON lines of `/chats/all`, or the bare `chat` of early versions.
+
+A chat is a tree of messages. Newer versions have the reasoning and the tool calls of a message as `output`. Older ones
+have them in the text, as HTML: `<details type="reasoning">`, `<details type="tool_calls">` and
+`<details type="code_interpreter">`.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from tenax.importers.draft import (
+    Attached,
+    Draft,
+    Node,
+    Piece,
+    Skipped,
+    Source,
+    read_time,
+)
+from tenax.importers.place import Place, read_items, read_rows
+from tenax.importers.reading import (
+    JsonSource,
+    Result,
+    arrange,
+    as_dict,
+    as_list,
+    as_text,
+    attach_data_url,
+    attach_file,
+    attach_text,
+    decode,
+    find_keys,
+    keep,
+    text_parts,
+    to_json,
+    unfold,
+)
+from tenax.parts import Reasoning, Text, ToolCall
+
+__all__ = ["open_source"]
+
+_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
+_DETAILS: Final = re.compile(
+    r'<details type="(reasoning|tool_calls|code_interpreter)"([^<>]*)>\s*(?:<summary>[^<]*</summary>)?'
+)
+_DETAILS_END: Final = "</details>"
+_ATTRIBUTE: Final = re.compile(r'([\w-]+)="([^"]*)"')
+_CODE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
+
+
+def open_source(place: Place) -> Source | None:
+    if place.path.is_dir() or len(place.names()) != 1:
+        names = [name for name in place.names() if name.lower().endswith(_ENDINGS)]
+    else:
+        names = place.names()
+    found = [name for name in names if _is_chats(find_keys(place.head(name)))]
+    return _OpenWebUI(place, found) if found else None
+
+
+def _is_chats(keys: set[str]) -> bool:
+    return (
+        bool(keys & {"chat.history", "chat.messages"})
+        or {"chat", "user_id"} <= keys
+        or "history.messages" in keys
+        or "history.currentId" in keys
+    )
+
+
+class _OpenWebUI(JsonSource):
+    kind = "open-webui"
+    label = "Open WebUI"
+    times = ("created_at", "timestamp")
+
+    def read_items(self) -> Iterator[msgspec.Raw]:
+        for name in self.names:
+            path = self.place.file(name)
+            with path.open("rb") as file:
+                first = file.readline(1024).strip()
+            # A file of JSON lines begins with a whole object, an indented object with a lone brace.
+            is_rows = first[:1] == b"{" and first != b"{"
+            yield from read_rows(path) if is_rows else read_items(path)
+
+    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+        chat = conversation.get("chat", conversation)
+        title = as_text(conversation.get("title"))
+        name = as_text(conversation.get("id"))
+        if not isinstance(chat, dict):
+            return Skipped(name, title, "its chat is not a JSON object")
+        title = title or as_text(chat.get("title"))
+        history = as_dict(chat.get("history"))
+        messages = _list_messages(chat)
+        if messages is None:
+            return Skipped(name, title, "its messages are neither an object nor a list")
+        # The bare chats of early versions have no id. The id of the first message is as unique.
+        name = name or as_text(chat.get("id")) or next(iter(messages), "")
+        if not name:
+            self.left_out["conversation without messages"] += 1
+            return None
+        nodes, current = arrange(
+            (self._read_message(key, one) for key, one in messages.items()),
+            as_text(history.get("currentId")) or next(reversed(messages), None),
+        )
+        if not any(node.parts for node in nodes):
+            self.left_out["conversation without messages"] += 1
+            return None
+        started = read_time(conversation.get("created_at"))
+        return Draft(
+            id=name,
+            nodes=nodes,
+            current=current,
+            title=title,
+            at=read_time(chat.get("timestamp")) if started is None else started,
+            archived=conversation.get("archived") is True,
+            pinned=conversation.get("pinned") is True,
+            extra=self._keep_chat(conversation, chat),
+        )
+
+    def _keep_chat(
+        self, conversation: dict[str, Any], chat: dict[str, Any]
+    ) -> dict[str, Any]:
+        tags = as_list(as_dict(conversation.get("meta")).get("tags")) or as_list(
+            chat.get("tags")
+        )
+        # Early versions have tags as objects.
+        names = [as_text(as_dict(tag).get("name")) or tag for tag in tags]
+        return keep({"tags": names}, "tags", left_out=self.left_out) | keep(
+            chat, "params", "system", left_out=self.left_out
+        )
+
+    def _read_message(self, key: str, message: dict[str, Any]) -> list[Node]:
+        role = message.get("role")
+        parent = as_text(message.get("parentId")) or None
+        link = Node(id=key, parent=parent, role="")
+        if role not in ("user", "assistant", "system"):
+            self.left_out["message of an unknown role"] += 1
+            return [link]
+        content = [*self._read_files(message)]
+        if role == "assistant":
+            content += self._read_answer(message)
+        else:
+            content += self._read_text(message.get("content"))
+        error = message.get("error")
+        if not content and not error:
+            return [link]
+        if not content:
+            text = as_dict(error).get("content")
+            content += text_parts(text if isinstance(text, str) else to_json(error))
+        node = Node(
+            id=key,
+            parent=parent,
+            role=role,
+            at=read_time(message.get("timestamp")),
+            model=as_text(message.get("model")) if role == "assistant" else "",
+            finish="error" if error else "",
+            extra=keep(
+                message,
+                "modelName",
+                "modelIdx",
+                "sources",
+                "statusHistory",
+                "embeds",
+                "annotation",
+                "error",
+                left_out=self.left_out,
+            ),
+        )
+        return unfold(node, content)
+
+    def _read_answer(self, message: dict[str, Any]) -> list[Piece | Result]:
+        key = as_text(message.get("id"))
+        output = [*self._read_output(as_list(message.get("output")), key)]
+        if any(not isinstance(piece, Reasoning) for piece in output):
+            return output
+        content = message.get("content")
+        if isinstance(content, str):
+            return [*_read_details(content, key)]
+        return [*output, *self._read_text(content)]
+
+    def _read_text(self, content: object) -> Iterator[Piece]:
+        yield from text_parts(content)
+        for part in map(as_dict, as_list(content)):
+            url = as_text(as_dict(part.get("image_url")).get("url"))
+            if isinstance(part.get("text"), str):
+                yield from text_parts(part["text"])
+            elif url:
+                yield self._attach(url, "image", {})
+            else:
+                self.left_out[
+                    f"unknown content ({as_text(part.get('type'))[:60]})"
+                ] += 1
+
+    def _read_files(self, message: dict[str, Any]) -> Iterator[Piece | Result]:
+        for one in map(as_dict, as_list(message.get("files"))):
+            inner = as_dict(one.get("file"))
+            name = as_text(one.get("name")) or as_text(inner.get("filename"))
+            kind = as_text(one.get("type")) or "file"
+            yield self._attach(as_text(one.get("url")), name or kind, inner)
+
+    def _attach(self, url: str, name: str, file: dict[str, Any]) -> Attached:
+        attached = attach_data_url(name, url)
+        if attached is not None:
+            return attached
+        text = as_text(as_dict(file.get("data")).get("content"))
+        if not text:
+            return attach_file(self.place, name, None)
+        # The text of a document is no such document.
+        media_type = as_text(as_dict(file.get("meta")).get("content_type"))
+        is_text = media_type.startswith("text/") or "." not in name
+        return attach_text(name if is_text else f"{name}.txt", text)
+
+    def _read_output(self, output: list[Any], key: str) -> Iterator[Piece | Result]:
+        for number, item in enumerate(map(as_dict, output)):
+            kind = as_text(item.get("type"))
+            call = as_text(item.get("call_id")) or f"{key}:call-{number}"
+            if kind == "message":
+                yield from self._read_text(item.get("content"))
+            elif kind == "reasoning":
+                text = _join_texts(item.get("summary")) or _join_texts(
+                    item.get("content")
+                )
+                if text:
+                    yield Reasoning(text, seconds=_read_seconds(item.get("duration")))
+            elif kind == "function_call":
+                name = as_text(item.get("name")) or "unknown"
+                yield ToolCall(call, name, _to_arguments(item.get("arguments")))
+            elif kind == "function_call_output":
+                failed = item.get("status") in ("failed", "error")
+                pieces = [*text_parts(_join_texts(item.get("output")))]
+                files = self._read_files(item)
+                yield Result(
+                    as_text(item.get("call_id")),
+                    "",
+                    (*pieces, *(file for file in files if isinstance(file, Attached))),
+                    "failed" if failed else "done",
+                )
+            elif kind == "open_webui:code_interpreter":
+                code = {"code": as_text(item.get("code"))}
+                yield ToolCall(call, "code_interpreter", to_json(code))
+                yield _read_code_output(call, item.get("output"))
+            else:
+                self.left_out[f"unknown content ({kind[:60]})"] += 1
+
+
+def _list_messages(chat: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """Return the messages by id: those of the tree, or the older list. `None` if there is neither."""
+    tree = as_dict(chat.get("history")).get("messages")
+    if isinstance(tree, dict):
+        children: dict[str, None] = {}
+        for message in tree.values():
+            for child in as_list(as_dict(message).get("childrenIds")):
+                if isinstance(child, str) and child in tree:
+                    children[child] = None
+        beginnings = [key for key in tree if key not in children]
+        return {key: as_dict(tree[key]) for key in (*beginnings, *children)}
+    if not isinstance(chat.get("messages"), list):
+        return None
+    messages: dict[str, dict[str, Any]] = {}
+    before: str | None = None
+    for number, message in enumerate(map(as_dict, chat["messages"])):
+        key = as_text(message.get("id")) or f"message-{number}"
+        messages[key] = {"parentId": before} | message
+        before = key
+    return messages
+
+
+# -- the HTML of older versions ----------------------------------------------------------
+
+
+def _read_details(content: str, key: str) -> Iterator[Piece | Result]:
+    at = 0
+    number = 0
+    while head := _DETAILS.search(content, at):
+        end = content.find(_DETAILS_END, head.end())
+        if end < 0:
+            break
+        yield from text_parts(content[at : head.start()].strip())
+        attributes = {
+            name: html.unescape(value) for name, value in _ATTRIBUTE.findall(head[2])
+        }
+        body = content[head.end() : end]
+        call = attributes.get("id") or f"{key}:call-{number}"
+        if head[1] == "reasoning":
+            text = _unquote(body)
+            if text:
+                seconds = _read_seconds(attributes.get("duration"))
+                yield Reasoning(text, seconds=seconds)
+        elif head[1] == "tool_calls":
+            yield from _read_call(call, attributes, body)
+        else:
+            yield from _read_code(call, attributes, body)
+        at = end + len(_DETAILS_END)
+        number += 1
+    # Text without such blocks is kept exactly.
+    yield from text_parts(content[at:].strip() if at else content)
+
+
+def _read_call(
+    call: str, attributes: dict[str, str], body: str
+) -> Iterator[Piece | Result]:
+    name = attributes.get("name") or "unknown"
+    yield ToolCall(call, name, _to_arguments(_read_attribute(attributes, "arguments")))
+    if attributes.get("done") == "false":
+        return
+    result = _read_attribute(attributes, "result") or html.unescape(body.strip())
+    pieces: list[Piece] = []
+    pieces += text_parts(result if isinstance(result, str) else to_json(result))
+    for file in as_list(_read_attribute(attributes, "files")):
+        url = as_text(file) or as_text(as_dict(file).get("url"))
+        attached = attach_data_url(as_text(as_dict(file).get("name")) or "image", url)
+        if attached is not None:
+            pieces.append(attached)
+    yield Result(call, name, tuple(pieces))
+
+
+def _read_code(
+    call: str, attributes: dict[str, str], body: str
+) -> Iterator[Piece | Result]:
+    code = _CODE.fullmatch(body)
+    text = code[1] if code else html.unescape(body.strip())
+    yield ToolCall(call, "code_interpreter", to_json({"code": text}))
+    if attributes.get("done") != "false":
+        yield _read_code_output(call, _read_attribute(attributes, "output"))
+
+
+def _read_code_output(call: str, output: object) -> Result:
+    fields = as_dict(output)
+    texts = [as_text(fields.get(name)) for name in ("stdout", "stderr", "result")]
+    if isinstance(output, str):
+        texts = [output]
+    failed = bool(fields.get("stderr")) and not fields.get("result")
+    pieces = tuple(Text(text) for text in texts if text)
+    return Result(call, "code_interpreter", pieces, "failed" if failed else "done")
+
+
+def _read_attribute(attributes: dict[str, str], name: str) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
+    text = attributes.get(name, "")
+    try:
+        return decode(text.encode())
+    except ValueError:
+        return text
+
+
+def _unquote(body: str) -> str:
+    """Return reasoning without the `>` before each line. Newer versions escape it."""
+    text = body.strip("\n")
+    if text.startswith("&gt;"):
+        text = html.unescape(text)
+    lines = text.split("\n")
+    return "\n".join(
+        line.removeprefix("> ") if line != ">" else "" for line in lines
+    ).strip("\n")
+
+
+def _to_arguments(value: object) -> str:
+    return value if isinstance(value, str) and value else to_json(value or {})
+
+
+def _join_texts(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    texts = [as_text(as_dict(part).get("text")) for part in as_list(value)]
+    return "\n".join(text for text in texts if text)
+
+
+def _read_seconds(value: object) -> float:
+    try:
+        return max(0.0, float(value)) if isinstance(value, int | float | str) else 0.0
+    except (ValueError, OverflowError):
+        return 0.0

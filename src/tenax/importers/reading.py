@@ -1,0 +1,489 @@
+"""What the formats share: JSON of any shape, files inside text, and messages in the order of a tree."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import mimetypes
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from tenax.importers.draft import (
+    Attached,
+    Draft,
+    MemoryDraft,
+    Node,
+    Outcome,
+    Piece,
+    SkillDraft,
+    Skipped,
+    read_time,
+)
+from tenax.importers.place import Place, read_items
+from tenax.parts import Text, ToolCall
+
+__all__ = [
+    "ATTACHED_BYTES_MAX",
+    "JsonSource",
+    "Result",
+    "arrange",
+    "as_dict",
+    "as_list",
+    "as_text",
+    "attach_base64",
+    "attach_data_url",
+    "attach_file",
+    "attach_text",
+    "decode",
+    "find_keys",
+    "keep",
+    "oldest_first",
+    "read_each",
+    "text_parts",
+    "to_json",
+    "unfold",
+]
+
+ATTACHED_BYTES_MAX: Final = 64 * 1024**2
+"""The store keeps no larger files."""
+_KEPT_BYTES_MAX: Final = 16 * 1024
+_KEY_LEVELS: Final = 2
+_TOKEN = re.compile(
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOTALL
+)
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[^;,]*)*),", re.ASCII)
+
+
+class Result(NamedTuple):
+    """The result of a tool call, in the content of a message."""
+
+    call: str
+    name: str
+    pieces: tuple[Piece, ...]
+    outcome: Outcome = "done"
+
+
+# -- JSON of any shape -------------------------------------------------------------------
+
+
+def decode(data: bytes | msgspec.Raw) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
+    """Return the value of a JSON text. Lone surrogates and NaN are read. Raises `ValueError` with a short reason."""
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        # The decoder of the standard library also takes lone surrogates, NaN and large numbers.
+        return json.loads(bytes(data))
+    except RecursionError:
+        pass
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    except ValueError as error:
+        raise ValueError(f"it is not JSON ({error})") from None
+    return _decode_deep(bytes(data).decode("utf-8", "replace"))
+
+
+def _decode_deep(text: str) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
+    """Return the value of a JSON text of any depth. A reply is nested in its question in some exports."""
+    values: list[Any] = []
+    stack: list[Any] = [values]
+    keys: list[str | None] = [None]
+    for mark in _TOKEN.findall(text):
+        holder = stack[-1]
+        if mark in (",", ":"):
+            continue
+        if mark in ("]", "}"):
+            stack.pop()
+            keys.pop()
+            if not stack:
+                break
+        elif isinstance(holder, dict) and keys[-1] is None:
+            key = json.loads(mark)
+            if not isinstance(key, str):
+                break
+            keys[-1] = key
+        else:
+            is_open = mark in ("[", "{")
+            value = ({} if mark == "{" else []) if is_open else json.loads(mark)
+            if isinstance(holder, dict):
+                holder[keys[-1]] = value
+                keys[-1] = None
+            else:
+                holder.append(value)
+            if is_open:
+                stack.append(value)
+                keys.append(None)
+    if len(stack) != 1 or len(values) != 1:
+        raise ValueError("it is not JSON")
+    return values[0]
+
+
+def find_keys(head: bytes) -> set[str]:
+    """Return the keys of the objects at the beginning of a file: of each item, such as `chat`, and one level deeper,
+    such as `chat.history`.
+    """
+    text = head.decode("utf-8", "ignore").removeprefix("\ufeff")
+    is_array = text.lstrip()[:1] == "["
+    found: set[str] = set()
+    path: list[str] = []
+    last = ""
+    for match in _TOKEN.finditer(text):
+        mark = match[0]
+        if mark in ("[", "{"):
+            path.append(last if mark == "{" else "[]")
+            last = ""
+        elif mark in ("]", "}"):
+            path = path[:-1]
+        elif mark == ":":
+            above = path[is_array:]
+            if 1 <= len(above) <= _KEY_LEVELS and "[]" not in above:
+                found.add(".".join((*above[1:], last)))
+        elif mark[0] == '"':
+            last = mark[1:-1]
+    return found
+
+
+def oldest_first(items: Iterable[msgspec.Raw], *fields: str) -> list[msgspec.Raw]:
+    """Sort conversations by the first of the fields that has a time. Items without a time come first."""
+    wanted = msgspec.defstruct(
+        "Wanted", [(name, Any, None) for name in fields], namespace={}
+    )
+    decoder = msgspec.json.Decoder(wanted)
+
+    def read_start(item: msgspec.Raw) -> int:
+        try:
+            times = (getattr(decoder.decode(item), name) for name in fields)
+            return next((time for time in map(read_time, times) if time), 0)
+        except (ValueError, RecursionError):
+            return 0
+
+    return sorted(items, key=read_start)
+
+
+class JsonSource:
+    """Files of JSON with conversations. A format gives the names and reads a conversation.
+
+    `left_out` counts what was not taken.
+    """
+
+    kind: str
+    label: str
+    times: tuple[str, ...] = ()
+    """The fields of a conversation with its beginning."""
+
+    def __init__(self, place: Place, names: Sequence[str]) -> None:
+        self.place = place
+        self.names = names
+        self.left_out: Counter[str] = Counter()
+
+    def drafts(self) -> Iterator[Draft | Skipped]:
+        """Yield the conversations, the oldest first."""
+        for item in oldest_first(self.read_items(), *self.times):
+            yield from read_each([item], self.read_draft)
+
+    def read_items(self) -> Iterator[msgspec.Raw]:
+        """Yield the JSON of each conversation. Raises `InvalidInput`."""
+        for name in self.names:
+            yield from read_items(self.place.file(name))
+
+    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+        """Return a conversation, or `None` if it has no message."""
+        raise NotImplementedError
+
+    def memories(self) -> Iterator[MemoryDraft]:
+        """Yield nothing: the files have no memories that can be taken."""
+        return iter(())
+
+    def skills(self) -> Iterator[SkillDraft]:
+        """Yield nothing: the files have no skills."""
+        return iter(())
+
+    def close(self) -> None:
+        """Delete temporary files."""
+        self.place.close()
+
+
+def as_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def as_dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def to_json(value: object) -> str:
+    """Return decoded JSON as text, such as the arguments of a tool call."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return "{}"
+
+
+def keep(
+    source: dict[str, Any], *names: str, left_out: Counter[str] | None = None
+) -> dict[str, Any]:
+    """Return the named fields that have a value. Large values are not kept, but counted."""
+    kept = {}
+    for name in names:
+        value = source.get(name)
+        if not value:
+            continue
+        if _is_small(value):
+            kept[name] = value
+        elif left_out is not None:
+            left_out[f"large field ({name})"] += 1
+    return kept
+
+
+def _is_small(value: object) -> bool:
+    try:
+        return len(json.dumps(value, allow_nan=False)) <= _KEPT_BYTES_MAX
+    except (ValueError, RecursionError):
+        return False
+
+
+def read_each(
+    items: Iterable[bytes | msgspec.Raw],
+    to_draft: Callable[[dict[str, Any]], Draft | Skipped | None],
+) -> Iterator[Draft | Skipped]:
+    """Yield the conversation of each item. An item that is not a JSON object is skipped with the reason."""
+    for item in items:
+        try:
+            value = decode(item)
+        except ValueError as error:
+            yield Skipped("", "", f"{error}")
+            continue
+        if not isinstance(value, dict):
+            yield Skipped("", "", "it is not a JSON object")
+            continue
+        draft = to_draft(value)
+        if draft is not None:
+            yield draft
+
+
+# -- parts -------------------------------------------------------------------------------
+
+
+def text_parts(text: object) -> tuple[Text, ...]:
+    """Return a text as the parts of a message: none for an empty text or another value."""
+    return (Text(text),) if isinstance(text, str) and text else ()
+
+
+def attach_text(name: str, text: str) -> Attached:
+    """Return a file with this text."""
+    return Attached(name, partial(text.encode, "utf-8", "replace"))
+
+
+def attach_base64(name: str, media_type: str, data: str) -> Attached:
+    """Return a file from base64. Its content is `None` if the base64 is damaged or too large."""
+    return Attached(_with_ending(name, media_type), partial(_from_base64, data))
+
+
+def attach_data_url(name: str, url: str) -> Attached | None:
+    """Return the file of a `data:` URL, or `None` if the text is another URL."""
+    head = _DATA_URL.match(url[:1000])
+    if head is None:
+        return None
+    data = url[head.end() :]
+    if ";base64" in head[2].lower():
+        return attach_base64(name, head[1] or "", data)
+    return Attached(
+        _with_ending(name, head[1] or "text/plain"), partial(_from_percent, data)
+    )
+
+
+def attach_file(place: Place, name: str, member: str | None) -> Attached:
+    """Return a file of the place. Without a member, only the name is known."""
+    if member is None:
+        return Attached(name, _read_nothing)
+    return Attached(name, partial(place.read, member, ATTACHED_BYTES_MAX))
+
+
+def _from_base64(data: str) -> bytes | None:
+    if len(data) > ATTACHED_BYTES_MAX * 3 // 2:
+        return None
+    try:
+        return base64.b64decode(unquote_to_bytes(data))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _from_percent(data: str) -> bytes | None:
+    try:
+        return unquote_to_bytes(data)
+    except ValueError:
+        return None
+
+
+def _read_nothing() -> None:
+    return None
+
+
+def _with_ending(name: str, media_type: str) -> str:
+    if "." in name:
+        return name
+    return f"{name}{mimetypes.guess_extension(media_type) or ''}"
+
+
+# -- the tree of messages ----------------------------------------------------------------
+
+
+def unfold(node: Node, content: Iterable[Piece | Result]) -> list[Node]:
+    """Return a message as a chain of nodes: text and calls, then the results of the calls, then more text.
+
+    The first node has the id of the message; the others have a number behind it.
+    """
+    groups: list[list[Piece] | Result] = [[]]
+    for piece in content:
+        if isinstance(piece, Result):
+            groups.append(piece)
+            continue
+        if isinstance(groups[-1], Result):
+            groups.append([])
+        group = groups[-1]
+        assert isinstance(group, list)
+        group.append(piece)
+    if len(groups) > 1 and groups[0] == []:
+        groups = groups[1:]
+    chain: list[Node] = []
+    for number, group in enumerate(groups):
+        first = not chain
+        values: dict[str, Any] = {
+            "id": node.id if first else f"{node.id}:{number}",
+            "parent": node.parent if first else chain[-1].id,
+            "extra": node.extra if first else {},
+        }
+        if isinstance(group, Result):
+            values |= {"role": "tool", "parts": group.pieces, "outcome": group.outcome}
+            values |= {"call": group.call, "name": group.name, "finish": ""}
+        else:
+            values["parts"] = tuple(group)
+        chain.append(msgspec.structs.replace(node, **values))
+    return chain
+
+
+def arrange(
+    messages: Iterable[Sequence[Node]], current: str | None = None
+) -> tuple[tuple[Node, ...], str | None]:
+    """Return the nodes of messages as a tree, parents first, and the last node of the shown path.
+
+    A message is a chain of nodes, and the parent of a message is the id of another message. Versions keep their order.
+    A repeated id gets a number. An unknown parent, and a message that is its own ancestor, become a beginning. A tool
+    result that names no call belongs to the call before it. A result without any call gets a call without arguments,
+    because a model accepts no result without a call.
+    """
+    used: set[str] = set()
+    chains: dict[str, list[Node]] = {}
+    for message in messages:
+        if message:
+            chain = _make_unique(message, used)
+            chains[chain[0].id] = chain
+    children: dict[str, list[str]] = {}
+    roots: list[str] = []
+    for name, chain in chains.items():
+        parent = chain[0].parent
+        if parent is None or parent not in chains:
+            roots.append(name)
+        else:
+            children.setdefault(parent, []).append(name)
+    tree = _Tree(used)
+    last: dict[str, str] = {}
+    # Messages that no root reaches are in a cycle. The first of them becomes a beginning.
+    for start in (*roots, *chains):
+        stack = [start]
+        while stack:
+            name = stack.pop()
+            if name in last:
+                continue
+            chain = chains[name]
+            parent = chain[0].parent
+            above = None if parent is None else last.get(parent)
+            for node in chain:
+                above = tree.add(msgspec.structs.replace(node, parent=above))
+            last[name] = above or name
+            stack += reversed(children.get(name, ()))
+    return tuple(tree.nodes), None if current is None else last.get(current)
+
+
+def _make_unique(message: Sequence[Node], used: set[str]) -> list[Node]:
+    chain: list[Node] = []
+    for node in message:
+        name, number = node.id, 1
+        while name in used:
+            number += 1
+            name = f"{node.id}#{number}"
+        used.add(name)
+        parent = chain[-1].id if chain else node.parent
+        chain.append(msgspec.structs.replace(node, id=name, parent=parent))
+    return chain
+
+
+class _Tree:
+    """Nodes, parents first. Every tool result follows its call."""
+
+    def __init__(self, used: set[str]) -> None:
+        self.nodes: list[Node] = []
+        self._used = used
+        self._waiting: dict[str, list[ToolCall]] = {}
+        """The calls without a result at each node."""
+        self._answered: dict[str, int] = {}
+        """The position of the last tool result, for nodes that continue it."""
+
+    def add(self, node: Node) -> str:
+        """Add a node after its parent and return its id."""
+        above = node.parent or ""
+        if node.role == "assistant":
+            calls = [part for part in node.parts if isinstance(part, ToolCall)]
+            self._waiting[node.id] = calls
+        elif node.role == "tool":
+            node = self._find_call(node, self._waiting.get(above, []))
+        elif node.role == "":
+            self._waiting[node.id] = self._waiting.get(above, [])
+            if above in self._answered:
+                self._answered[node.id] = self._answered[above]
+        self.nodes.append(node)
+        return node.id
+
+    def _find_call(self, node: Node, calls: list[ToolCall]) -> Node:
+        above = node.parent or ""
+        if not node.call and not calls and above in self._answered:
+            # A second part of the same result. Another version of this part cannot be added as well.
+            place = self._answered.pop(above)
+            first = self.nodes[place]
+            self.nodes[place] = msgspec.structs.replace(
+                first, parts=first.parts + node.parts
+            )
+            self._answered[node.id] = place
+            return Node(id=node.id, parent=node.parent, role="", at=node.at)
+        call = next((one for one in calls if node.call in ("", one.id)), None)
+        if call is None:
+            node, call = self._add_call(node)
+            calls = []
+        self._waiting[node.id] = [other for other in calls if other is not call]
+        self._answered[node.id] = len(self.nodes)
+        return msgspec.structs.replace(node, call=call.id, name=node.name or call.name)
+
+    def _add_call(self, node: Node) -> tuple[Node, ToolCall]:
+        call = ToolCall(node.call or node.id, node.name or "unknown", "{}")
+        asking = Node(
+            id=f"{node.id}:call",
+            parent=node.parent,
+            role="assistant",
+            parts=(call,),
+            at=node.at,
+        )
+        [asking] = _make_unique([asking], self._used)
+        self.nodes.append(asking)
+        return msgspec.structs.replace(node, parent=asking.id), call
