@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from tenax.export.lines import Conversation, End, decode_line
 from tests.support.served import SECONDS, Page, Served
 from tests.web.conftest import BOTH
 from tests.web.test_conversations import answered
@@ -53,3 +54,40 @@ def test_exports_are_downloads_of_ones_own_conversations(
     assert name in [entry["conversation"]["id"] for entry in index["conversations"]]
     hers = zipfile.ZipFile(io.BytesIO(berta.http.get("/api/export").content))
     assert all(b"okapi" not in hers.read(found) for found in hers.namelist())
+
+
+def test_selected_conversations_are_one_download(shared: Served, page: Page) -> None:
+    """In every format, by their ids; nobody selects another's."""
+    berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
+    names = [page.new() for _ in range(2)]
+    for name in names:
+        page.say(name, "My word is quokka.")
+        answered(page, name)
+    page.new()
+    chosen = {"format": "tenax", "id": names}
+    answer = page.http.get("/api/export", params=chosen)
+    assert answer.headers["content-type"] == "application/jsonl"
+    assert answer.headers["content-disposition"].endswith(".jsonl")
+    lines = [decode_line(line) for line in answer.content.splitlines()]
+    assert [line.id for line in lines if isinstance(line, Conversation)] == names
+    assert isinstance(lines[-1], End)
+    path = page.post(
+        "/addresses", {"paths": [f"/api/export?id={names[0]}&id={names[1]}"]}
+    )
+    with httpx.Client(
+        base_url=page.url, trust_env=False, verify=False, timeout=SECONDS
+    ) as http:
+        http.cookies.update(page.http.cookies)
+        archive = zipfile.ZipFile(io.BytesIO(http.get(path["addresses"][0]).content))
+        other = path["addresses"][0].replace(names[1], names[0])
+        assert http.get(other).status_code == 401
+    assert len(archive.namelist()) == 3
+    answer = page.http.get("/api/export", params={**chosen, "format": "openai"})
+    assert len(answer.content.splitlines()) == 2
+    one = page.http.get(
+        f"/api/conversations/{names[0]}/export", params={"format": "tenax"}
+    )
+    assert len(one.content.splitlines()) < len(lines)
+    assert berta.http.get("/api/export", params=chosen).status_code == 404
+    hers = berta.http.get("/api/export", params={"format": "tenax"})
+    assert names[0] not in hers.text

@@ -160,17 +160,25 @@ export function openCommands(open: View | null = view.value): Command[] {
   ];
 }
 
-const FORMATS = ["markdown", "html", "json"] as const;
+export const FORMATS = ["markdown", "html", "json", "openai", "tenax"] as const;
+
+const exportPath = (id: string, format: string) => conversationPath(id, `/export?format=${format}`);
+
+/** One command for each format. Several conversations are one file. */
+export const exportSeveral = (ids: string[], done: () => void): Command[] => FORMATS.map((format) => {
+  const query = new URLSearchParams([["format", format], ...ids.map((id) => ["id", id])]);
+  const path = ids.length === 1 ? exportPath(ids[0]!, format) : `/api/export?${query}`;
+  return command(`export.${format}`, "export", async () => { if ((await download(path)) === true) done(); });
+});
 
 /** The ways to export a conversation. Only the open one can be printed. */
 function exportCommands(id: string): Command[] {
-  const path = (format: string) => conversationPath(id, `/export?format=${format}`);
   const copy = () => attempt(async () => {
-    const copied = await copyText(await callText("GET", path("markdown")));
+    const copied = await copyText(await callText("GET", exportPath(id, "markdown")));
     toast(t(copied ? "export.copied" : "page.no_copying"), undefined, !copied);
   });
   return [
-    ...FORMATS.map((format) => command(`export.${format}`, "export", () => download(path(format)))),
+    ...FORMATS.map((format) => command(`export.${format}`, "export", () => download(exportPath(id, format)))),
     command("export.copy", "copy", copy),
     ...(view.value?.id === id ? [command("export.print", "print", printConversation)] : []),
   ];

@@ -1,6 +1,6 @@
 // Several selected conversations of the list, and the bar with what can be done with them.
 import { computed, signal } from "@preact/signals";
-import { archiveAll, askRemove, moveCommands, patchListed } from "./commands";
+import { archiveAll, askRemove, exportSeveral, moveCommands, patchListed } from "./commands";
 import { Icon, IconButton } from "./icon";
 import { menuItem } from "./menu";
 import { Popup } from "./popup";
@@ -57,6 +57,7 @@ export function SelectionBar() {
     <IconButton icon="archive" name={t(archive ? "menu.archive" : "menu.unarchive")} act={() => void act(archiveAll(ids, archive))} />
     {moveCommands(ids).length > 0 &&
       <Popup button={<Icon name="folder" />} name={t("menu.move")} kind="quiet icon" menu={t("menu.move")} items={() => moveCommands(ids, undefined, leaveSelection).map(menuItem)} />}
+    <Popup button={<Icon name="export" />} name={t("menu.export")} kind="quiet icon" menu={t("menu.export")} items={() => exportSeveral(ids, leaveSelection).map(menuItem)} />
     <IconButton icon="delete" name={t("menu.delete")} kind="bad" act={() => askRemove(ids, leaveSelection)} />
     <IconButton icon="close" name={t("selection.leave")} act={leaveSelection} />
   </div>;

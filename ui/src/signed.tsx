@@ -59,12 +59,13 @@ export function useAddress(path: string): string | undefined {
   return address;
 }
 
-/** Download the file at a path now. */
-export const download = (path: string): Promise<unknown> => attempt(async () => {
+/** Download the file at a path now. Returns true if the download began. */
+export const download = (path: string): Promise<boolean | undefined> => attempt(async () => {
   const link = document.createElement("a");
   link.href = await sign(path);
   link.download = ""; // the server names the file
   link.click();
+  return true;
 });
 
 interface DownloadProps { path: string; name: string | undefined; class?: string; children: ComponentChildren }

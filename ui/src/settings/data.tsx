@@ -1,6 +1,7 @@
 // Data: export everything, verify the store, and where the files are.
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api";
+import { FORMATS } from "../commands";
 import { Icon } from "../icon";
 import { Download } from "../signed";
 import { attempt, isOwner } from "../state";
@@ -11,7 +12,6 @@ import { answer, Setting } from "./values";
 interface Verified { ok: boolean; conversations: number; events: number; at: string; problems: string[] }
 const LOOK_MS = 2000;
 const CLOCK = { dateStyle: "medium", timeStyle: "short" } as const;
-const FORMATS = ["markdown", "json", "html"] as const;
 
 export function Data() {
   const settings = answer.value;
@@ -19,7 +19,7 @@ export function Data() {
     <h2>{t("data.export")}</h2>
     <p class="meta">{t("data.export_about")}</p>
     <div class="choices">
-      {FORMATS.map((format) => <Download key={format} class="button" path={`/api/export?format=${format}`} name="tenax-conversations.zip">
+      {FORMATS.map((format) => <Download key={format} class="button" path={`/api/export?format=${format}`} name="">
         <Icon name="download" />{t(`data.export_${format}`)}
       </Download>)}
     </div>
