@@ -147,6 +147,8 @@ def read_time(value: object) -> int | None:
         return _read_iso(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         return None
+    if value >= _TIME_US_MAX:
+        return None
     seconds = value / 1000 if value >= _MILLISECONDS_FROM else value
     if seconds * _SECOND_US >= _TIME_US_MAX:
         return None

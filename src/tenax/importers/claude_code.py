@@ -1,0 +1,745 @@
+"""Sessions of Claude Code: a .jsonl file, the folder of a project, or the folder `~/.claude`.
+
+A session is a file of lines. A line of a message names its parent, so a rewind leaves a fork. A message of the model is
+spread over several lines with the same message id. Sub-agents have files of their own, or lines marked as a sidechain.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tenax.errors import InvalidInput
+from tenax.importers.draft import (
+    Draft,
+    MemoryDraft,
+    Node,
+    Outcome,
+    Piece,
+    SkillDraft,
+    Skipped,
+    Source,
+    read_time,
+)
+from tenax.importers.place import Place, read_lines
+from tenax.importers.reading import (
+    arrange,
+    as_dict,
+    as_list,
+    as_text,
+    attach_base64,
+    decode,
+    keep,
+    text_parts,
+    to_json,
+)
+from tenax.parts import Reasoning, Text, ToolCall
+
+__all__ = ["open_source"]
+
+_SNIFFED_FILES_MAX: Final = 200
+_META_BYTES_MAX: Final = 64 * 1024
+_TITLE_CHARS: Final = 80
+_MESSAGES: Final = frozenset({"user", "assistant", "system"})
+_TITLES: Final = {
+    "custom-title": "customTitle",
+    "agent-name": "agentName",
+    "ai-title": "aiTitle",
+}
+"""The types of lines with a title, the best first, and the field of the title."""
+_BOOKKEEPING: Final = frozenset(
+    {"agent-color", "agent-setting", "attachment", "attribution-snapshot", "content-replacement", "file-history-snapshot",
+     "last-prompt", "mode", "permission-mode", "pr-link", "progress", "queue-operation", "speculation-accept", "summary",
+     "system", "tag", "task-summary", "worktree-state"}
+)  # fmt: skip
+_SCAFFOLDING: Final = re.compile(
+    r"\s*<(command-(?:name|message|args)|local-command-(?:stdout|stderr|caveat)|system-reminder|bash-(?:stdout|stderr)"
+    r"|task-notification|user-prompt-submit-hook|ide_opened_file|ide_selection|new-diagnostics)>"
+)
+_INTERRUPTED: Final = "[Request interrupted by user"
+_DENIED: Final = "The user doesn't want to proceed with this tool use."
+_FIRST_TIME: Final = re.compile(rb'"timestamp":\s*"([^"\\]{10,40})"')
+_SESSION: Final = re.compile(rb'"sessionId":\s*"([^"\\]{1,100})"')
+_AGENT: Final = re.compile(rb'"agentId":\s*"[^"\\]{1,100}"')
+_FORKED: Final = re.compile(rb'"forkedFrom":\s*\{')
+
+
+class _Line(msgspec.Struct):
+    """The fields that are read. Any of them may have any type. The long field `toolUseResult` repeats the message."""
+
+    type: Any = None
+    uuid: Any = None
+    parent_uuid: Any = msgspec.field(default=None, name="parentUuid")
+    logical_parent: Any = msgspec.field(default=None, name="logicalParentUuid")
+    session_id: Any = msgspec.field(default=None, name="sessionId")
+    timestamp: Any = None
+    cwd: Any = None
+    git_branch: Any = msgspec.field(default=None, name="gitBranch")
+    version: Any = None
+    is_sidechain: Any = msgspec.field(default=None, name="isSidechain")
+    is_meta: Any = msgspec.field(default=None, name="isMeta")
+    is_summary: Any = msgspec.field(default=None, name="isCompactSummary")
+    is_error: Any = msgspec.field(default=None, name="isApiErrorMessage")
+    forked_from: Any = msgspec.field(default=None, name="forkedFrom")
+    subtype: Any = None
+    compact: Any = msgspec.field(default=None, name="compactMetadata")
+    message: Any = None
+    attachment: Any = None
+    summary: Any = None
+    leaf_uuid: Any = msgspec.field(default=None, name="leafUuid")
+    custom_title: Any = msgspec.field(default=None, name="customTitle")
+    agent_name: Any = msgspec.field(default=None, name="agentName")
+    ai_title: Any = msgspec.field(default=None, name="aiTitle")
+
+
+_LINE: Final = msgspec.json.Decoder(_Line)
+
+
+class _File(NamedTuple):
+    """What the head of a file says."""
+
+    begin: int
+    is_fork: bool
+    name: str
+    session: str
+    """The session to which the file of a sub-agent belongs. Empty for a session."""
+
+
+def open_source(place: Place) -> Source | None:
+    """Return the sessions of Claude Code, or `None` if this is something else."""
+    names = _candidates(place)
+    for name in names[:_SNIFFED_FILES_MAX]:
+        if _is_session(place.head(name)):
+            return _ClaudeCode(place, names)
+    return None
+
+
+def _candidates(place: Place) -> list[str]:
+    names = place.names()
+    if len(names) == 1:
+        return names
+    # Other files of ~/.claude, such as history.jsonl, are lists of prompts or logs.
+    return [name for name in names if name.endswith(".jsonl")]
+
+
+def _is_session(head: bytes) -> bool:
+    *lines, rest = head.split(b"\n")
+    if not lines:
+        # The first line is longer than the head, or it is the only one.
+        lines = [rest]
+    for line in lines:
+        try:
+            found = _LINE.decode(line)
+        except (ValueError, RecursionError):
+            if line is rest and (
+                line.startswith(b'{"parentUuid":') or _SESSION.search(line)
+            ):
+                return b'"isSidechain":' in line
+            continue
+        if not isinstance(found.type, str):
+            continue
+        if found.type in _MESSAGES and found.uuid and found.session_id:
+            return True
+        if found.type == "summary" and found.leaf_uuid:
+            return True
+        if found.session_id and (found.type in _TITLES or found.type in _BOOKKEEPING):
+            return True
+        if found.type == "file-history-snapshot":
+            return True
+    return False
+
+
+class _ClaudeCode:
+    kind = "claude-code"
+    label = "Claude Code"
+
+    def __init__(self, place: Place, names: list[str]) -> None:
+        self.left_out: Counter[str] = Counter()
+        self._place = place
+        self._names = names
+        self._summaries: dict[str, str] = {}
+        """Titles of older versions, by the id of the last message. They may be in the file of another session."""
+        self._begun: dict[str, str] = {}
+        """The session that begins with a message, by the id of the message."""
+
+    def drafts(self) -> Iterator[Draft | Skipped]:
+        files = [found for name in self._names if (found := self._look(name))]
+        files.sort()
+        delegates: dict[str, list[_File]] = {}
+        for file in files:
+            if file.session:
+                delegates.setdefault(file.session, []).append(file)
+        for file in files:
+            if file.session:
+                continue
+            yield from self._read(file)
+            for delegate in delegates.pop(_stem(file.name), ()):
+                yield from self._read(delegate)
+        for orphans in delegates.values():
+            for delegate in orphans:
+                yield from self._read(delegate)
+
+    def memories(self) -> Iterator[MemoryDraft]:
+        return iter(())
+
+    def skills(self) -> Iterator[SkillDraft]:
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+    def _look(self, name: str) -> _File | None:
+        head = self._place.head(name)
+        if not _is_session(head):
+            if self._place.path.is_file() or _is_of_session(name):
+                return _File(0, False, name, _owner(name, head))
+            return None
+        if b'"summary"' in head:
+            self._collect_summaries(head)
+        found = _FIRST_TIME.search(head)
+        begin = read_time(found[1].decode("ascii", "replace")) if found else None
+        is_fork = _FORKED.search(head) is not None
+        return _File(begin or 0, is_fork, name, _owner(name, head))
+
+    def _collect_summaries(self, head: bytes) -> None:
+        for line in head.split(b"\n"):
+            if b'"summary"' in line[:200] and (found := _decode(line)) is not None:
+                title, leaf = as_text(found.summary), as_text(found.leaf_uuid)
+                if found.type == "summary" and title and leaf:
+                    self._summaries[leaf] = title
+
+    def _read(self, file: _File) -> Iterator[Draft | Skipped]:
+        stem = _stem(file.name)
+        session = _Session(self.left_out, self._summaries)
+        try:
+            for data in read_lines(self._place.file(file.name)):
+                session.add(_decode(data))
+        except InvalidInput as error:
+            yield Skipped(stem, "", str(error))
+            return
+        if session.is_broken:
+            yield Skipped(stem, "", "it has no readable line")
+            return
+        if file.session:
+            drafts = session.delegate(file.session, stem, self._describe(file.name))
+        else:
+            drafts = session.drafts(_id_of(stem, session.session_id), self._begun)
+        yield from drafts
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        """Return what Claude Code wrote about a sub-agent."""
+        beside = f"{name.removesuffix('.jsonl')}.meta.json"
+        data = (
+            self._place.read(beside, _META_BYTES_MAX)
+            if self._place.has(beside)
+            else None
+        )
+        try:
+            return as_dict(decode(data)) if data else {}
+        except ValueError:
+            return {}
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).name.removesuffix(".jsonl")
+
+
+def _is_of_session(name: str) -> bool:
+    """Whether the file has the place of a session: its name is a UUID."""
+    return (
+        re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", _stem(name))
+        is not None
+    )
+
+
+def _id_of(stem: str, session: str) -> str:
+    # A copied session keeps the lines of the old one, so the name of the file is the id.
+    return session if session and not _is_of_session(f"{stem}.jsonl") else stem
+
+
+def _owner(name: str, head: bytes) -> str:
+    """Return the session of a sub-agent's file."""
+    parts = PurePosixPath(name).parts
+    if "subagents" in parts[1:-1]:
+        return parts[parts.index("subagents", 1) - 1]
+    if not _stem(name).startswith("agent-") or not _AGENT.search(head):
+        return ""
+    found = _SESSION.search(head)
+    return found[1].decode("utf-8", "replace") if found else ""
+
+
+def _decode(data: bytes) -> _Line | None:
+    try:
+        return _LINE.decode(data)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        # Lone surrogates are read only by the decoder of the standard library.
+        value = json.loads(data)
+        return msgspec.convert(value, _Line) if isinstance(value, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+class _Message:
+    """A message while its lines are read."""
+
+    def __init__(self, id_: str, parent: str | None, line: _Line, role: Any) -> None:  # noqa: ANN401  (Role)
+        self.id = id_
+        self.parent = parent
+        self.role = role
+        self.at = read_time(line.timestamp)
+        self.sidechain = line.is_sidechain is True
+        self.pieces: list[Piece] = []
+        self.model = ""
+        self.finish = ""
+        self.call = ""
+        self.outcome: Outcome = "done"
+        self.extra: dict[str, Any] = {}
+        self.blocks: set[int] = set()
+        self.is_placed = False
+        """Whether the parent is the id of a message already, and not of a line."""
+
+
+class _Session:
+    """The lines of a file."""
+
+    def __init__(self, left_out: Counter[str], summaries: dict[str, str]) -> None:
+        self.left_out = left_out
+        self.session_id = ""
+        self._summaries = summaries
+        self._lines = 0
+        self._damaged = 0
+        self._above: dict[str, str | None] = {}
+        """The parent of each line."""
+        self._message_of: dict[str, _Message] = {}
+        """The message of a line."""
+        self._joined: dict[str, _Message] = {}
+        """The message by the message id of the provider."""
+        self._messages: list[_Message] = []
+        self._asked: dict[str, tuple[_Message, str]] = {}
+        """The message and the tool of a call."""
+        self._answered: dict[str, _Message] = {}
+        """The last result of the calls of a message."""
+        self._results: set[str] = set()
+        self._titles: dict[str, str] = {}
+        self._boundary: dict[str, Any] = {}
+        self._preserved: dict[str, str] = {}
+        """The summary that stands between a preserved message and the next one."""
+        self._last = ""
+        self._side: set[str] = set()
+        self._forked_from = ""
+        self._first: _Line | None = None
+        self._old_title = ""
+
+    @property
+    def is_broken(self) -> bool:
+        return self._damaged > 0 and not self._lines
+
+    # -- lines
+
+    def add(self, line: _Line | None) -> None:
+        if line is None or not isinstance(line.type, str):
+            self._damaged += 1
+            self.left_out["unreadable lines"] += 1
+            return
+        self._lines += 1
+        if not self.session_id:
+            self.session_id = as_text(line.session_id)
+        if (field := _TITLES.get(line.type)) is not None:
+            title = {
+                "customTitle": line.custom_title,
+                "agentName": line.agent_name,
+                "aiTitle": line.ai_title,
+            }[field]
+            if as_text(title).strip():
+                self._titles[line.type] = title.strip()
+        elif line.type == "summary":
+            if as_text(line.leaf_uuid) and as_text(line.summary):
+                self._summaries[line.leaf_uuid] = line.summary
+        elif not as_text(line.uuid):
+            self._count(line)
+        elif line.uuid in self._above:
+            self.left_out["repeated lines"] += 1
+        else:
+            self._add_to_tree(line)
+
+    def _count(self, line: _Line) -> None:
+        if line.type in _MESSAGES:
+            self.left_out["messages without an id"] += 1
+        elif line.type not in _BOOKKEEPING:
+            self.left_out[f"unknown lines ({line.type:.40})"] += 1
+
+    def _add_to_tree(self, line: _Line) -> None:
+        uuid = line.uuid
+        above = as_text(line.parent_uuid) or as_text(line.logical_parent) or None
+        if line.subtype == "compact_boundary" and above not in self._above:
+            # The message may be in another file. The path goes on.
+            above = self._last or None
+        self._above[uuid] = self._preserved.get(above, above) if above else None
+        if uuid in self._summaries:
+            self._old_title = self._summaries[uuid]
+        if line.is_sidechain is True:
+            self._side.add(uuid)
+        else:
+            self._last = uuid
+        self._note(line)
+        if line.type == "user":
+            self._add_user(line)
+        elif line.type == "assistant":
+            self._add_assistant(line)
+        elif line.type == "attachment":
+            self._add_attachment(line)
+        elif line.subtype == "compact_boundary":
+            self._boundary = as_dict(line.compact)
+        else:
+            self._count_system(line)
+
+    def _count_system(self, line: _Line) -> None:
+        if line.type not in _BOOKKEEPING:
+            self.left_out[f"unknown lines ({line.type:.40})"] += 1
+
+    def _note(self, line: _Line) -> None:
+        if self._first is None or (self._first.cwd is None and line.cwd is not None):
+            self._first = line
+        forked = as_text(as_dict(line.forked_from).get("sessionId"))
+        self._forked_from = self._forked_from or forked
+
+    def _begin(self, line: _Line, role: str, *, part: str = "") -> _Message:
+        message = _Message(line.uuid + part, self._above[line.uuid], line, role)
+        self._messages.append(message)
+        self._message_of[line.uuid] = message
+        return message
+
+    def _add_user(self, line: _Line) -> None:
+        content = as_dict(line.message).get("content")
+        if line.is_summary is True:
+            self._add_summary(line, content)
+            return
+        if line.is_meta is True:
+            self.left_out["notes of the program"] += 1
+            return
+        pieces: list[Piece] = []
+        unknown: list[Any] = []
+        results = 0
+        for block in _blocks(content):
+            kind = as_dict(block).get("type")
+            if kind == "tool_result":
+                self._add_result(line, block, results)
+                results += 1
+            elif kind == "text" and self._is_program(as_text(block.get("text"))):
+                continue
+            else:
+                self._take(block, pieces, unknown)
+        if pieces:
+            message = self._begin(line, "user", part=":text" if results else "")
+            message.pieces = pieces
+            _keep_unknown(message, unknown)
+
+    def _is_program(self, text: str) -> bool:
+        if text.startswith(_INTERRUPTED):
+            self.left_out["marks of an interruption"] += 1
+            return True
+        if _is_scaffolding(text):
+            self.left_out["commands and notes of the program"] += 1
+            return True
+        return False
+
+    def _add_summary(self, line: _Line, content: object) -> None:
+        pieces: list[Piece] = []
+        unknown: list[Any] = []
+        for block in _blocks(content):
+            self._take(block, pieces, unknown)
+        message = self._begin(line, "summary")
+        message.pieces = pieces
+        message.extra = keep(self._boundary, "trigger", "preTokens")
+        segment = as_dict(self._boundary.get("preservedSegment"))
+        head, tail = as_text(segment.get("headUuid")), as_text(segment.get("tailUuid"))
+        if head in self._message_of:
+            message.extra["kept_from"] = self._message_of[head].id
+        if tail in self._above:
+            self._preserved[tail] = line.uuid
+        self._boundary = {}
+
+    def _add_result(self, line: _Line, block: dict[str, Any], number: int) -> None:
+        call = as_text(block.get("tool_use_id"))
+        if call and call in self._results:
+            self.left_out["repeated results of a tool call"] += 1
+            return
+        self._results.add(call)
+        message = self._begin(line, "tool", part=f":{number}" if number else "")
+        unknown: list[Any] = []
+        for part in _blocks(block.get("content")):
+            if as_dict(part).get("type") == "tool_reference":
+                message.pieces += text_parts(part.get("tool_name"))
+            else:
+                self._take(part, message.pieces, unknown)
+        message.call = call
+        _keep_unknown(message, unknown)
+        text = "".join(
+            piece.text for piece in message.pieces if isinstance(piece, Text)
+        )
+        message.outcome = _outcome(text, failed=block.get("is_error") is True)
+        if call in self._asked:
+            # Parallel calls: each result names the line of its call. They follow each other here.
+            asking, _ = self._asked[call]
+            last = self._answered.get(asking.id)
+            message.parent = last.id if last is not None else asking.id
+            message.is_placed = True
+            self._answered[asking.id] = message
+        elif number:
+            message.parent = self._messages[-2].id
+            message.is_placed = True
+
+    def _add_assistant(self, line: _Line) -> None:
+        content = as_dict(line.message)
+        if line.is_error is True or content.get("model") == "<synthetic>":
+            self.left_out["errors shown by the program"] += 1
+            return
+        joined = as_text(content.get("id"))
+        message = self._joined.get(joined)
+        if message is None or message.sidechain is not (line.is_sidechain is True):
+            message = self._begin(line, "assistant")
+            if joined:
+                self._joined[joined] = message
+        self._message_of[line.uuid] = message
+        message.model = as_text(content.get("model")) or message.model
+        message.finish = as_text(content.get("stop_reason")) or message.finish
+        unknown: list[Any] = []
+        for block in _blocks(content.get("content")):
+            # Some versions repeat the earlier blocks of a message in each line.
+            digest = hash(to_json(block))
+            if digest not in message.blocks:
+                message.blocks.add(digest)
+                self._take_answer(block, message, unknown)
+        _keep_unknown(message, unknown)
+
+    def _take_answer(self, block: Any, message: _Message, unknown: list[Any]) -> None:  # noqa: ANN401  (JSON)
+        kind = as_dict(block).get("type")
+        if kind == "thinking":
+            signature = as_text(block.get("signature")) or None
+            message.pieces.append(Reasoning(as_text(block.get("thinking")), signature))
+        elif kind in ("tool_use", "server_tool_use"):
+            id_ = as_text(block.get("id")) or f"{message.id}:{len(message.pieces)}"
+            name = as_text(block.get("name")) or "unknown"
+            message.pieces.append(ToolCall(id_, name, to_json(block.get("input", {}))))
+            self._asked.setdefault(id_, (message, name))
+        else:
+            self._take(block, message.pieces, unknown)
+
+    def _add_attachment(self, line: _Line) -> None:
+        """A prompt that was typed while the model worked is an attachment of the next request."""
+        attached = as_dict(line.attachment)
+        if attached.get("type") != "queued_command":
+            return
+        if attached.get("commandMode") not in (None, "prompt") or line.is_meta is True:
+            return
+        pieces: list[Piece] = []
+        unknown: list[Any] = []
+        for block in _blocks(attached.get("prompt")):
+            if not self._is_program(as_text(as_dict(block).get("text"))):
+                self._take(block, pieces, unknown)
+        if pieces:
+            self._begin(line, "user").pieces = pieces
+
+    def _take(self, block: Any, pieces: list[Piece], unknown: list[Any]) -> None:  # noqa: ANN401  (JSON)
+        block = as_dict(block)
+        kind = as_text(block.get("type"))
+        source = as_dict(block.get("source"))
+        if kind == "text":
+            pieces += text_parts(block.get("text"))
+        elif kind in ("image", "document") and as_text(source.get("data")):
+            name = as_text(block.get("title")) or kind
+            if source.get("type") == "text":
+                pieces += text_parts(source["data"])
+            else:
+                pieces.append(
+                    attach_base64(
+                        name, as_text(source.get("media_type")), source["data"]
+                    )
+                )
+        else:
+            unknown.append(block)
+            self.left_out[f"unknown content ({kind or 'no type':.40})"] += 1
+
+    # -- drafts
+
+    def drafts(self, id_: str, begun: dict[str, str]) -> Iterator[Draft]:
+        """Return the session, and the sub-agents with lines in its file."""
+        parent, relation = self._forked_from, "branch"
+        first = self._messages[0].id if self._messages else ""
+        # Older versions copied the lines of a session to continue it in a new file.
+        copied_from = begun.setdefault(first, id_) if first else id_
+        if not parent and copied_from != id_:
+            parent = copied_from
+        if parent in ("", id_):
+            parent, relation = "", ""
+        main = [message for message in self._messages if not message.sidechain]
+        if main:
+            yield self._draft(id_, main, parent, relation, self._title(main))
+        elif self._messages:
+            self.left_out["sessions with a sub-agent only"] += 1
+        else:
+            self.left_out["sessions without a message"] += 1
+        for root, messages in self._sidechains().items():
+            title = _first_line(messages)
+            yield self._draft(f"{id_}/{root}", messages, id_, "delegate", title)
+
+    def delegate(
+        self, parent: str, name: str, about: dict[str, Any]
+    ) -> Iterator[Draft]:
+        """Return the sub-agent of a file."""
+        if not self._messages:
+            self.left_out["sessions without a message"] += 1
+            return
+        title = as_text(about.get("description")) or _first_line(self._messages)
+        kept = keep(about, "agentType", "toolUseId")
+        yield self._draft(
+            f"{parent}/{name}", self._messages, parent, "delegate", title, kept
+        )
+
+    def _sidechains(self) -> dict[str, list[_Message]]:
+        """Return the messages of each sub-agent, by the id of its first line."""
+        chains: dict[str, list[_Message]] = {}
+        roots: dict[str, str] = {}
+        for message in self._messages:
+            if message.sidechain:
+                uuid = message.id.partition(":")[0]
+                chains.setdefault(self._root(uuid, roots), []).append(message)
+        return chains
+
+    def _root(self, uuid: str, roots: dict[str, str]) -> str:
+        path: list[str] = []
+        seen: set[str] = set()
+        while uuid not in roots and uuid not in seen:
+            path.append(uuid)
+            seen.add(uuid)
+            above = self._above.get(uuid)
+            if above is None or above not in self._side:
+                break
+            uuid = above
+        root = roots.get(uuid, uuid)
+        roots.update(dict.fromkeys(path, root))
+        return root
+
+    def _draft(
+        self,
+        id_: str,
+        messages: list[_Message],
+        parent: str,
+        relation: Any,  # noqa: ANN401  (the literal of Draft)
+        title: str,
+        extra: dict[str, Any] | None = None,
+    ) -> Draft:
+        last = messages[-1].id
+        shown = self._nearest(self._last) if not messages[-1].sidechain else None
+        if shown is not None:
+            last = self._follow(shown)
+        nodes, current = arrange([[self._node(message)] for message in messages], last)
+        first = self._first
+        about = (
+            {"cwd": first.cwd, "gitBranch": first.git_branch, "version": first.version}
+            if first
+            else {}
+        )
+        return Draft(
+            id=id_,
+            nodes=nodes,
+            current=current,
+            title=title,
+            at=next(
+                (message.at for message in messages if message.at is not None), None
+            ),
+            parent=parent or None,
+            relation=relation,
+            extra=keep(about, "cwd", "gitBranch", "version") | (extra or {}),
+        )
+
+    def _node(self, message: _Message) -> Node:
+        parent = message.parent
+        if not message.is_placed:
+            found = self._nearest(parent)
+            parent = self._follow(found) if found is not None else parent
+        name = self._asked[message.call][1] if message.call in self._asked else ""
+        return Node(
+            id=message.id,
+            parent=parent,
+            role=message.role,
+            parts=tuple(message.pieces),
+            at=message.at,
+            model=message.model,
+            finish=message.finish,
+            call=message.call,
+            name=name,
+            outcome=message.outcome,
+            extra=message.extra,
+        )
+
+    def _nearest(self, uuid: str | None) -> _Message | None:
+        """Return the message of a line, or of the first line above that has one."""
+        seen: set[str] = set()
+        while uuid is not None and uuid not in seen:
+            seen.add(uuid)
+            message = self._message_of.get(uuid)
+            if message is not None:
+                return message
+            uuid = self._above.get(uuid)
+        return None
+
+    def _follow(self, message: _Message) -> str:
+        """Return the message after which the path goes on: after calls, the last of their results."""
+        if message.role == "tool" and message.call in self._asked:
+            message = self._asked[message.call][0]
+        return self._answered.get(message.id, message).id
+
+    def _title(self, messages: list[_Message]) -> str:
+        for kind in _TITLES:
+            if kind in self._titles:
+                return self._titles[kind]
+        return self._old_title or _first_line(messages)
+
+
+def _blocks(content: object) -> Iterable[Any]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return as_list(content)
+
+
+def _keep_unknown(message: _Message, unknown: list[Any]) -> None:
+    if unknown:
+        message.extra |= keep({"content": unknown}, "content")
+
+
+def _outcome(text: str, *, failed: bool) -> Outcome:
+    if text.startswith(_INTERRUPTED):
+        return "cancelled"
+    if failed:
+        return "denied" if text.startswith(_DENIED) else "failed"
+    return "done"
+
+
+def _first_line(messages: list[_Message]) -> str:
+    for message in messages:
+        if message.role == "user":
+            for piece in message.pieces:
+                if isinstance(piece, Text) and piece.text.strip():
+                    return piece.text.strip().splitlines()[0][:_TITLE_CHARS]
+    return ""
+
+
+def _is_scaffolding(text: str) -> bool:
+    """Whether the whole text consists of elements that the program wrote."""
+    end = 0
+    while found := _SCAFFOLDING.match(text, end):
+        close = f"</{found[1]}>"
+        index = text.find(close, found.end())
+        if index < 0:
+            return False
+        end = index + len(close)
+    return end > 0 and not text[end:].strip()
