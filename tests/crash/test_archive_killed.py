@@ -1,4 +1,4 @@
-"""`kill -9` of a backup, a restore and a move at every step: the store is untouched, or the new one is complete."""
+"""`kill -9` of a backup, a restore, a move, an export and an import at every step: nothing is left half done."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ import tenax
 from tenax.archive.format import BackupFolder
 from tenax.archive.service import back_up, restore
 from tenax.config import load
+from tenax.events import MessageUser
 from tenax.journal import exists
 from tenax.journal.verify.store import verify
+from tenax.parts import File
 from tests.archive.conftest import read_tables
+from tests.cli.test_import import chat, write
+from tests.contract.engine.base import answer, begin, say
 from tests.support.counts import repeat
 from tests.support.postgres import PostgresServer
 from tests.support.served import ROOT, environment
@@ -61,6 +65,24 @@ MOVE: Final = (
     Step("before the copy is published", "tenax.journal:NewStore.publish"),
     Step("before the settings change", "tenax.cli.backup:change_settings"),
     Step("after the settings change", "tenax.cli.backup:change_settings", "after"),
+)
+
+EXPORT: Final = (
+    Step("before the first line", "tenax.export.lossless:write"),
+    Step("between two conversations", "tenax.export.lossless:_Writer.read_next", call=2),
+)
+IMPORT: Final = (
+    Step("before the first conversation", "tenax.journal.journal:Journal.carry"),
+    Step("after an attachment", "tenax.journal.journal:Journal.put_blob", "after"),
+    Step("after the first conversation", "tenax.journal.journal:Journal.carry", "after"),
+    Step("before the last conversation", "tenax.journal.journal:Journal.carry", call=3),
+    Step("after the last conversation", "tenax.journal.journal:Journal.carry", "after", 3),
+)  # fmt: skip
+FOREIGN: Final = (
+    Step("before the first conversation", "tenax.journal.journal:Journal.load"),
+    Step("between two conversations", "tenax.journal.journal:Journal.load", "after"),
+    Step("before more messages", "tenax.journal.journal:Journal.extend"),
+    Step("after more messages", "tenax.journal.journal:Journal.extend", "after"),
 )
 
 # Python runs this when the command starts.
@@ -239,6 +261,65 @@ def test_after_a_killed_move_the_settings_name_a_whole_store(
             assert place.url == new
             assert read_tables(new) == before
     check_counts(kills, MOVE)
+
+
+@pytest.mark.timeout(repeat(300, 3600))
+def test_a_killed_export_or_import_is_repeated(stores: Stores, tmp_path: Path) -> None:
+    """An export that was cut is refused. After an import that was cut, every conversation is whole or not there."""
+    place = Place(tmp_path / "home", stores.new())
+    with tenax.open(place.url, user="local") as journal:
+        blob = journal.put_blob(b"a picture")
+        names = [begin(journal, say(f"Talk {number}")) for number in range(3)]
+        picture = MessageUser([File(blob, "image/png", "a.png")])
+        journal.append(names[1], [picture, answer("Seen")])
+        digests = {name: journal.head(name).digest for name in names}
+    kills: Counter[str] = Counter()
+    arguments = ("export", *names, "--format", "tenax", "-o")
+    for number in range(ROUNDS * len(EXPORT)):
+        step = EXPORT[number % len(EXPORT)]
+        file = tmp_path / f"cut{number}.jsonl"
+        kills[step.name] += place.run(*arguments, str(file), step=step) == KILLED
+        assert not file.exists() or b'"type":"end"' not in file.read_bytes()
+    check_counts(kills, EXPORT)
+    file = tmp_path / "all.jsonl"
+    assert place.run(*arguments, str(file)) == 0
+    for number in range(ROUNDS * len(IMPORT)):
+        step = IMPORT[number % len(IMPORT)]
+        new = Place(tmp_path / f"new{number}", stores.new())
+        kills[f"import {step.name}"] += (
+            new.run("import", str(file), step=step) == KILLED
+        )
+        check_whole(new.url)
+        assert new.run("import", str(file)) == 0
+        check_whole(new.url)
+        with tenax.open(new.url, user="local") as journal:
+            assert {name: journal.head(name).digest for name in names} == digests
+            assert journal.get_blob(blob) == b"a picture"
+    wanted = tuple(step._replace(name=f"import {step.name}") for step in IMPORT)
+    check_counts(kills, wanted)
+
+
+@pytest.mark.timeout(repeat(300, 3600))
+def test_a_killed_import_of_another_program_is_repeated(
+    stores: Stores, tmp_path: Path
+) -> None:
+    """Afterwards each conversation is there once, with all messages."""
+    file = tmp_path / "conversations.json"
+    kills: Counter[str] = Counter()
+    for number in range(ROUNDS * len(FOREIGN)):
+        step = FOREIGN[number % len(FOREIGN)]
+        place = Place(tmp_path / f"home{number}", stores.new())
+        if "messages" in step.name:
+            write(file, chat(1), chat(2))
+            assert place.run("import", str(file)) == 0
+        write(file, chat(1, more=1), chat(2, more=1))
+        kills[step.name] += place.run("import", str(file), step=step) == KILLED
+        check_whole(place.url)
+        assert place.run("import", str(file)) == 0
+        with tenax.open(place.url, user="local") as journal:
+            found = journal.conversations()
+            assert [summary.messages for summary in found] == [3, 3]
+    check_counts(kills, FOREIGN)
 
 
 def check_counts(kills: Counter[str], steps: tuple[Step, ...]) -> None:

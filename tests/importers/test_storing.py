@@ -387,10 +387,10 @@ def _random_draft(chance: random.Random, name: str) -> Draft:
             Node(
                 id=chance.choice([one, one, one, "0"]),
                 parent=parent,
-                role=role,
+                role=role,  # type: ignore[arg-type]
                 parts=parts,
                 call=call,
-            )  # type: ignore[arg-type]
+            )
         )
     return Draft(id=name, nodes=tuple(nodes), current=chance.choice([None, *ids]))
 
@@ -406,7 +406,7 @@ def test_every_message_of_any_tree_is_kept(journal: Journal) -> None:
             for recorded in events(journal, one.conversation)
             for text in _texts(recorded)
         }
-        wanted = {}
+        wanted: dict[str, Node] = {}
         for node in draft.nodes:
             wanted.setdefault(node.id, node)
         for node in wanted.values():

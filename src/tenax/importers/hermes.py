@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import apsw
 import msgspec
@@ -305,7 +305,11 @@ class _Home(_Hermes):
                 text = entry.strip()
                 if text and text not in seen:
                     seen.add(text)
-                    yield MemoryDraft(hashlib.sha256(text.encode()).hexdigest(), text)
+                    name_of_text = hashlib.sha256(text.encode()).hexdigest()
+                    about: Literal["profile", "note"] = (
+                        "profile" if name == "USER.md" else "note"
+                    )
+                    yield MemoryDraft(name_of_text, text, about)
 
     def skills(self) -> Iterator[SkillDraft]:
         for name in self._place.names("/SKILL.md"):

@@ -597,7 +597,7 @@ class SqliteStore(Store):
             state.segment_name = self.segment_name(tx, state.stretch)
         return found
 
-    def keep(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:
+    def keep(self, states: dict[Key, HeadState], recounted: Collection[Key]) -> None:
         if recounted:
             states = {
                 key: state for key, state in states.items() if key not in recounted

@@ -192,7 +192,7 @@ class Store(abc.ABC):
     def heads(self, tx: Tx, keys: Collection[Key]) -> dict[Key, HeadState]:
         """Return the heads of the conversations, locked until the transaction ends. Check the schema version."""
 
-    def keep(self, states: dict[Key, HeadState], recounted: Sequence[Key]) -> None:  # noqa: B027
+    def keep(self, states: dict[Key, HeadState], recounted: Collection[Key]) -> None:  # noqa: B027
         """Offer the stored heads of the transaction for caching.
 
         An engine able to notice foreign writes may cache the heads after the commit, except the recounted heads.
@@ -760,11 +760,11 @@ class Store(abc.ABC):
 
     # -- writing a group -------------------------------------------------------------------------------------
 
-    def _store(self, tx: Tx, batch: Batch) -> Sequence[Key]:
+    def _store(self, tx: Tx, batch: Batch) -> Collection[Key]:
         """Write the batch. Return the conversations with recounted messages."""
         for name, rows in batch.rows.items():
             tx.many(name, rows)
-        recount = self._apply(tx, batch) if batch.changes else ()
+        recount = self._apply(tx, batch) if batch.changes else {}
         if batch.moved:
             tx.many(
                 "put_head",
@@ -777,8 +777,8 @@ class Store(abc.ABC):
                 if key not in batch.moved
             ]
             tx.many("set_head_seq", heads)
-        for key in recount:
-            _recount(tx, batch.states[key])
+        for key, stretch_from in recount.items():
+            _recount(tx, batch.states[key], stretch_from)
         for follows, nums in batch.woken.items():
             tx.run("wake_readers", {"nums": self.as_list(nums), "follows": follows})
         for key, skips in batch.opened.items():
@@ -796,17 +796,24 @@ class Store(abc.ABC):
         state.woken = not skips
 
     @staticmethod
-    def _apply(tx: Tx, batch: Batch) -> list[Key]:
-        """Apply the rare index changes in order. Return the conversations with messages to recount."""
+    def _apply(tx: Tx, batch: Batch) -> dict[Key, int]:
+        """Apply the rare index changes in order.
+
+        Return the conversations with messages to recount, and the first seq that counts for the open segment.
+        """
         for key, change in batch.changes:
             if not isinstance(change, Recount):
                 _apply_one(tx, batch.states[key], change)
-        recount: list[Key] = []
+        recount: dict[Key, int] = {}
         for key, change in batch.changes:
-            if isinstance(change, Recount):
+            if isinstance(change, EndSegment) and key in recount:
+                state = batch.states[key]
+                if state.segment_name is None:
+                    recount[key] = state.head + 1
+            elif isinstance(change, Recount):
                 state = batch.states[key]
                 if state.segment_name is None or change.after < state.stretch_from:
-                    recount.append(key)
+                    recount[key] = state.stretch_from
                 else:
                     # The changes of the open segment are counted already.
                     state.unanswered = _StoreLookup(tx, state.num).first_waiting(())
@@ -848,10 +855,10 @@ def too_new(schema: int) -> SchemaTooNew:
     )
 
 
-def _recount(tx: Tx, state: HeadState) -> None:
+def _recount(tx: Tx, state: HeadState, stretch_from: int) -> None:
     low, high = bounds(state.num)
     where = {"num": state.num, "low": low, "high": high, "roles": MESSAGE_ROLES}
-    tx.run("recount", {**where, "stretch_from": state.stretch_from})
+    tx.run("recount", {**where, "stretch_from": stretch_from})
     tx.run("recount_stretches", {"num": state.num, "low": low, "roles": MESSAGE_ROLES})
 
 
