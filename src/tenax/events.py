@@ -34,6 +34,8 @@ DELEGATE = "delegate"
 """The `source` of a sub-agent's conversation. The conversation works on a tool call of
 its `parent`.
 """
+IMPORTED_RUN = "import-"
+"""The beginning of the id of a run that belongs to an imported conversation."""
 Reason = Literal["new", "switch", "evicted", "idle", "compacted", "cleared", "shutdown"]
 """The kind of boundary at which work is owed to memory providers."""
 Mode = Literal["ask", "edits", "plan"]

@@ -69,7 +69,9 @@ MOVE: Final = (
 
 EXPORT: Final = (
     Step("before the first line", "tenax.export.lossless:write"),
-    Step("between two conversations", "tenax.export.lossless:_Writer.read_next", call=2),
+    Step(
+        "between two conversations", "tenax.export.lossless:_Writer.read_next", call=2
+    ),
 )
 IMPORT: Final = (
     Step("before the first conversation", "tenax.journal.journal:Journal.carry"),

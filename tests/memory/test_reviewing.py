@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from tenax.assembly import Runtime
+from tenax.importers.draft import Draft, Node
+from tenax.importers.storing import Importer
 from tenax.memory import service as readers
 from tenax.memory.review import review as real
 from tenax.models import Reply, Script
+from tenax.parts import Text
 from tenax.testing import Provider
 from tests.support.runs import asked, config_of, until, with_timing
 
@@ -39,7 +42,7 @@ async def talking(
         config = config_of(
             url, home, OPENAI_BASE_URL=f"{model.url}/v1", TENAX_MODEL="m", **env
         )
-        config = with_timing(config, quiet_seconds=0.05)
+        config = with_timing(config, quiet_seconds=0.05, review_seconds=0.2)
         async with Runtime(config) as runtime:
             name = await runtime.new()
             await runtime.rename(name, "A talk")
@@ -128,3 +131,21 @@ async def test_one_setting_turns_it_off(store_url: str, tmp_path: Path) -> None:
         await asked(runtime, name, TOLD)
         assert len(model.received) == 2
         assert await runtime.memory.entries() == []
+
+
+async def test_an_import_is_reviewed_only_if_a_person_asked(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Its messages are years old, and it is looked over all the same; without the wish, no model sees it."""
+    async with talking(store_url, tmp_path, [SAID]) as (runtime, _, model):
+        for name, remember in (("quiet", False), ("remembered", True)):
+            question = Node(id="1", parent=None, role="user", parts=(Text(TOLD),), at=1)
+            said = Node(
+                id="2", parent="1", role="assistant", parts=(Text("I see."),), at=2
+            )
+            draft = Draft(id=name, nodes=(question, said), title="Old", at=1)
+            importer = Importer(runtime.journal.journal, "chatgpt", remember=remember)
+            [found] = await asyncio.to_thread(importer.store, draft)
+        assert len(await remembered(runtime, found.conversation, 2)) == 2
+        await until(runtime, found.conversation, "model.used")
+        assert len(model.received) == 1

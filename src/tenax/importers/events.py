@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenax.events import (
+    IMPORTED_RUN,
     ContextCompacted,
     ContextSummarised,
     ConversationRewound,
@@ -49,7 +50,6 @@ TEXT_CHARS_MAX: Final = 500_000
 _DEPTH_MAX: Final = 50
 _INT_MAX: Final = 2**63
 _EXTRA_BYTES_MAX: Final = 64 * 1024
-_RUN_PREFIX: Final = "import-"
 
 Seqs = Sequence[int]
 """The seq of each earlier entry."""
@@ -405,7 +405,7 @@ class _Writer:
         self._runs += 1
         place = len(self._entries) - 1
         is_asked = self._entries[place].mark[0] == MessageUser.kind
-        self._run = f"{_RUN_PREFIX}{self._segment}-{self._runs}"
+        self._run = f"{IMPORTED_RUN}{self._segment}-{self._runs}"
         self._put(
             (RunStarted.kind,),
             lambda seqs: RunStarted([seqs[place]] if is_asked else []),

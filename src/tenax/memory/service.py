@@ -30,7 +30,7 @@ from tenax.errors import (
     TenaxError,
     TooBusy,
 )
-from tenax.events import ModelUsed, Reason
+from tenax.events import IMPORTED_RUN, ModelUsed, Reason
 from tenax.journal.aio import AsyncJournal
 from tenax.journal.base import Behind, Lease, Reader
 from tenax.memory.ledger import MemoryLedger
@@ -319,7 +319,8 @@ class MemoryService:
         if age_us < self._config.timing.quiet_seconds * 1e6:
             self._turn_finished.set()
             return
-        is_left_out = age_us > _STALE_US or summary.source in UNREMEMBERED
+        is_stale = age_us > _STALE_US and not await self._is_imported(row)
+        is_left_out = is_stale or summary.source in UNREMEMBERED
         try:
             is_done = is_left_out or await self._review(row)
         except TenaxError:
@@ -341,6 +342,11 @@ class MemoryService:
         await self._journal.advance(
             _REVIEWED, row.conversation, row.to, was=row.at, lease=lease
         )
+
+    async def _is_imported(self, row: Behind) -> bool:
+        """Return whether the last turn was imported. A person asked to remember it, whatever its age is."""
+        last = await self._journal.fact(row.conversation, row.to)
+        return last is not None and (last.run or "").startswith(IMPORTED_RUN)
 
     async def _review(self, row: Behind) -> bool:
         """Ask the model, and store its proposals. Return False if the model gave no answer."""
