@@ -263,8 +263,9 @@ def _find_pointer(part: dict[str, Any]) -> str:
 
 
 def _file_id(pointer: str) -> str:
-    found = _FILE_ID.search(pointer)
-    return found[0] if found else pointer.rpartition("/")[2]
+    name = pointer.rpartition("/")[2]
+    found = _FILE_ID.search(name)
+    return found[0] if found else name
 
 
 def _read_arguments(content: dict[str, Any], pieces: list[Piece]) -> str:

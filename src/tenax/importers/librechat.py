@@ -109,6 +109,8 @@ class _LibreChat(JsonSource):
             content += _read_text(as_text(message.get("text")))
         for field in ("files", "attachments"):
             content += self._read_files(as_list(message.get(field)))
+        if message.get("feedback"):
+            self.left_out["rating"] += 1
         is_error = message.get("error") is True
         finish = as_text(message.get("finish_reason"))
         if message.get("unfinished") is True:
@@ -120,7 +122,7 @@ class _LibreChat(JsonSource):
             at=read_time(message.get("createdAt")),
             model="" if is_user else as_text(message.get("model")),
             finish="error" if is_error else finish,
-            extra=keep(message, "endpoint", "feedback", left_out=self.left_out),
+            extra=keep(message, "endpoint", left_out=self.left_out),
         )
         return unfold(node, content)
 

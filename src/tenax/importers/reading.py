@@ -315,7 +315,8 @@ def _from_base64(data: str) -> bytes | None:
     if len(data) > ATTACHED_BYTES_MAX * 3 // 2:
         return None
     try:
-        return base64.b64decode(unquote_to_bytes(data))
+        plain = b"".join(unquote_to_bytes(data).split()).rstrip(b"=")
+        return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
         return None
 
@@ -364,10 +365,11 @@ def unfold(node: Node, content: Iterable[Piece | Result]) -> list[Node]:
             "id": node.id if first else f"{node.id}:{number}",
             "parent": node.parent if first else chain[-1].id,
             "extra": node.extra if first else {},
+            "finish": node.finish if number == len(groups) - 1 else "",
         }
         if isinstance(group, Result):
             values |= {"role": "tool", "parts": group.pieces, "outcome": group.outcome}
-            values |= {"call": group.call, "name": group.name, "finish": ""}
+            values |= {"call": group.call, "name": group.name, "model": ""}
         else:
             values["parts"] = tuple(group)
         chain.append(msgspec.structs.replace(node, **values))
@@ -458,15 +460,17 @@ class _Tree:
 
     def _find_call(self, node: Node, calls: list[ToolCall]) -> Node:
         above = node.parent or ""
-        if not node.call and not calls and above in self._answered:
-            # A second part of the same result. Another version of this part cannot be added as well.
-            place = self._answered.pop(above)
+        place = self._answered.get(above)
+        if not node.call and not calls and place is not None:
             first = self.nodes[place]
-            self.nodes[place] = msgspec.structs.replace(
-                first, parts=first.parts + node.parts
-            )
-            self._answered[node.id] = place
-            return Node(id=node.id, parent=node.parent, role="", at=node.at)
+            if node.name in ("", first.name):
+                # A second part of the same result. Another version of this part cannot be added as well.
+                del self._answered[above]
+                self._answered[node.id] = place
+                self.nodes[place] = msgspec.structs.replace(
+                    first, parts=first.parts + node.parts
+                )
+                return Node(id=node.id, parent=node.parent, role="", at=node.at)
         call = next((one for one in calls if node.call in ("", one.id)), None)
         if call is None:
             node, call = self._add_call(node)
