@@ -62,7 +62,7 @@ def test_tool_calls_and_results() -> None:
     assert (path[2].call, path[2].name) == ("a1", "python")
     assert path[2].parts[0] == Text("42\n")
     assert path[3].parts == (ToolCall("a2", "browser.search", '{"query": "cats"}'),)
-    assert said(path)[4] == ("tool", "# Cats|Cats sleep.")
+    assert said(path)[4] == ("tool", "# Cats|Cats https://cats.example|Cats sleep.")
 
 
 def test_attachments() -> None:
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_listed() -> None:
         ("c-broken", "its messages are not a JSON object"),
     ]
     assert found.left_out == {
-        "folder without messages": 1,
+        "entry without messages": 1,
         "hidden message": 1,
         "conversation without messages": 1,
     }

@@ -39,9 +39,9 @@ def test_flat_messages() -> None:
     assert nodes["m2:1"].call == "call_a"
     assert nodes["m2:1"].parts == (Text("1 2"),)
     assert nodes["m2:2"].parts == (ToolCall("call_b", "paint", "{}"),)
-    assert nodes["m2:4"].parts == (Text("One, two."),)
-    assert nodes["m2:4"].finish == "stop"
-    assert nodes["m4"].parent == "m2:4"
+    assert nodes["m2:6"].parts == (Text("One, two."),)
+    assert nodes["m2:6"].finish == "stop"
+    assert nodes["m4"].parent == "m2:6"
     assert nodes["m5"].finish == "error"
     assert (nodes["m3"].parent, nodes["m3"].at) == ("m1", None)
     assert found.left_out == {
@@ -49,6 +49,13 @@ def test_flat_messages() -> None:
         "attachment without a file (web_search)": 1,
         "rating": 1,
     }
+
+
+def test_summaries_and_messages_during_an_answer() -> None:
+    """A summary stays a summary, and what the person wrote during the answer is a message of the person."""
+    draft = read_found(open_source, FOLDER / "flat.json").drafts["lc-flat"]
+    inserted = [node for node in draft.nodes if node.id in ("m2:4", "m2:5")]
+    assert said(inserted) == [("summary", "They count."), ("user", "Only to two")]
 
 
 def test_nested_messages() -> None:

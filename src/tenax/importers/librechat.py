@@ -13,6 +13,7 @@ from tenax.importers.draft import Draft, Node, Piece, Skipped, Source, read_time
 from tenax.importers.place import Place
 from tenax.importers.reading import (
     ATTACHED_BYTES_MAX,
+    Inserted,
     JsonSource,
     Result,
     arrange,
@@ -126,7 +127,9 @@ class _LibreChat(JsonSource):
         )
         return unfold(node, content)
 
-    def _read_content(self, parts: list[Any], name: str) -> Iterator[Piece | Result]:
+    def _read_content(
+        self, parts: list[Any], name: str
+    ) -> Iterator[Piece | Result | Inserted]:
         for number, value in enumerate(parts):
             part = as_dict(value)
             kind = as_text(part.get("type"))
@@ -139,6 +142,8 @@ class _LibreChat(JsonSource):
             elif kind == "tool_call":
                 call = as_dict(part.get("tool_call"))
                 yield from _read_call(call, f"{name}:call-{number}")
+            elif kind in ("summary", "steer"):
+                yield from self._read_inserted(kind, part)
             elif kind == "image_url":
                 url = as_text(as_dict(part.get("image_url")).get("url"))
                 attached = attach_data_url("image", url)
@@ -147,6 +152,19 @@ class _LibreChat(JsonSource):
                 yield from self._read_files([part.get(kind)])
             elif part:
                 self.left_out[f"unknown content ({kind[:60]})"] += 1
+
+    def _read_inserted(self, kind: str, part: dict[str, Any]) -> Iterator[Inserted]:
+        """Yield a summary, or a message that the person wrote during the answer."""
+        if kind == "summary":
+            texts = map(as_dict, as_list(part.get("content")))
+            pieces = [one for text in texts for one in text_parts(text.get("text"))]
+            if pieces:
+                yield Inserted("summary", tuple(pieces))
+            return
+        files = self._read_files(as_list(part.get("files")))
+        message = (*text_parts(part.get("steer")), *files)
+        if message:
+            yield Inserted("user", message)
 
     def _read_files(self, files: list[Any]) -> Iterator[Piece]:
         """Yield the names of files: the export has no contents."""

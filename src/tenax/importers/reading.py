@@ -22,6 +22,7 @@ from tenax.importers.draft import (
     Node,
     Outcome,
     Piece,
+    Role,
     SkillDraft,
     Skipped,
     read_time,
@@ -31,6 +32,7 @@ from tenax.parts import Text, ToolCall
 
 __all__ = [
     "ATTACHED_BYTES_MAX",
+    "Inserted",
     "JsonSource",
     "Result",
     "arrange",
@@ -68,6 +70,13 @@ class Result(NamedTuple):
     name: str
     pieces: tuple[Piece, ...]
     outcome: Outcome = "done"
+
+
+class Inserted(NamedTuple):
+    """A message of another role in the content of a message, such as a summary."""
+
+    role: Role
+    pieces: tuple[Piece, ...]
 
 
 # -- JSON of any shape -------------------------------------------------------------------
@@ -341,35 +350,31 @@ def _with_ending(name: str, media_type: str) -> str:
 # -- the tree of messages ----------------------------------------------------------------
 
 
-def unfold(node: Node, content: Iterable[Piece | Result]) -> list[Node]:
+def unfold(node: Node, content: Iterable[Piece | Result | Inserted]) -> list[Node]:
     """Return a message as a chain of nodes: text and calls, then the results of the calls, then more text.
 
     The first node has the id of the message; the others have a number behind it.
     """
-    groups: list[list[Piece] | Result] = [[]]
+    groups: list[list[Piece] | Result | Inserted] = []
     for piece in content:
-        if isinstance(piece, Result):
+        if isinstance(piece, Result | Inserted):
             groups.append(piece)
-            continue
-        if isinstance(groups[-1], Result):
-            groups.append([])
-        group = groups[-1]
-        assert isinstance(group, list)
-        group.append(piece)
-    if len(groups) > 1 and groups[0] == []:
-        groups = groups[1:]
+        elif groups and isinstance(groups[-1], list):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
     chain: list[Node] = []
-    for number, group in enumerate(groups):
-        first = not chain
-        values: dict[str, Any] = {
-            "id": node.id if first else f"{node.id}:{number}",
-            "parent": node.parent if first else chain[-1].id,
-            "extra": node.extra if first else {},
-            "finish": node.finish if number == len(groups) - 1 else "",
-        }
+    for number, group in enumerate(groups or [[]]):
+        values: dict[str, Any] = {}
+        if chain:
+            values = {"id": f"{node.id}:{number}", "parent": chain[-1].id, "extra": {}}
+        if number < len(groups) - 1:
+            values["finish"] = ""
         if isinstance(group, Result):
             values |= {"role": "tool", "parts": group.pieces, "outcome": group.outcome}
             values |= {"call": group.call, "name": group.name, "model": ""}
+        elif isinstance(group, Inserted):
+            values |= {"role": group.role, "parts": group.pieces, "model": ""}
         else:
             values["parts"] = tuple(group)
         chain.append(msgspec.structs.replace(node, **values))
