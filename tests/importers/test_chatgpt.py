@@ -70,7 +70,7 @@ def test_attachments() -> None:
     path = path_of(read_found(open_source, OLD).drafts["c-tools"])
     assert files_of(path[0]) == [("photo.png", PICTURE), ("notes.pdf", None)]
     assert files_of(path[2]) == [("file-Plot77", None)]
-    image = path_of(read_found(open_source, NEW).drafts["c-thoughts"])[5]
+    image = path_of(read_found(open_source, NEW).drafts["c-thoughts"])[4]
     assert files_of(image) == [("file_00000000bbbb-sanitized.png", PICTURE)]
 
 
@@ -78,9 +78,9 @@ def test_what_does_not_fit_is_listed() -> None:
     """A broken conversation is skipped with the reason. Folders and hidden messages are counted."""
     found = read_found(open_source, OLD)
     assert [*found.drafts] == ["c-tools", "c-plain"]
-    assert [(one.id, one.why) for one in found.skipped] == [
-        ("", "it is not a JSON object"),
-        ("c-broken", "its messages are not a JSON object"),
+    assert [(one.title, one.why) for one in found.skipped] == [
+        ("entry 5", "it is not a JSON object"),
+        ("Broken", "its messages are not a JSON object"),
     ]
     assert found.left_out == {
         "entry without messages": 1,
@@ -100,10 +100,11 @@ def test_split_export() -> None:
     assert path[1].parts == (
         Reasoning("Counting moons\n\nPhobos and Deimos."),
         Reasoning("So two."),
+        Text("Two."),
     )
-    assert path[2].model == "gpt-5-thinking"
-    assert said(path)[3] == ("user", "Draw them.")
-    assert files_of(path[3]) == [("file_00000000aaaa", None)]
+    assert path[1].model == "gpt-5-thinking"
+    assert said(path)[2] == ("user", "Draw them.")
+    assert files_of(path[2]) == [("file_00000000aaaa", None)]
     # The error of a tool that was never called by a message.
     assert [node.outcome for node in path if node.role == "tool"] == ["done", "failed"]
     assert found.left_out["unknown content (hologram)"] == 1

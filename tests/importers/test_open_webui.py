@@ -83,9 +83,9 @@ def test_broken_and_empty_chats() -> None:
     """A broken chat is skipped with the reason, an empty one is counted."""
     found = read_found(open_source, EXPORT)
     assert [*found.drafts] == ["w-details", "w-output"]
-    assert {(one.id, one.why) for one in found.skipped} == {
-        ("", "it is not a JSON object"),
-        ("w-broken", "its chat is not a JSON object"),
+    assert {(one.title, one.why) for one in found.skipped} == {
+        ("entry 4", "it is not a JSON object"),
+        ("Broken", "its chat is not a JSON object"),
     }
     assert found.left_out["conversation without messages"] == 1
 

@@ -20,7 +20,7 @@ from tenax.importers.reading import (
     keep,
     unfold,
 )
-from tenax.parts import Text, ToolCall
+from tenax.parts import Reasoning, Text, ToolCall
 from tests.support.importing import check_draft
 
 
@@ -170,6 +170,27 @@ def test_results_without_the_id_of_their_call() -> None:
     check_draft(Draft(id="d", nodes=nodes))
     assert nodes[1].parts == (Text("1"), Text("2"))
     assert [(one.role, one.call) for one in nodes] == [("assistant", ""), ("tool", "a"), ("", ""), ("assistant", ""), ("tool", "t")]  # fmt: skip
+
+
+def test_reasoning_in_a_message_of_its_own() -> None:
+    """Reasoning in messages of its own belongs to the answer after it, and to each version of the answer."""
+    think = [
+        [node(name, above, role="assistant", parts=(Reasoning(name),))]
+        for name, above in (("t", None), ("u", "link"))
+    ]
+    answers = [
+        [node(name, "u", role="assistant", parts=(Text(name),))] for name in ("a", "b")
+    ]
+    nodes, _ = arrange([*think, [node("link", "t", role="")], *answers])
+    assert [(one.id, one.role) for one in nodes] == [
+        ("t", ""),
+        ("link", ""),
+        ("u", ""),
+        ("a", "assistant"),
+        ("b", "assistant"),
+    ]
+    assert nodes[3].parts == (Reasoning("t"), Reasoning("u"), Text("a"))
+    assert nodes[4].parts == (Reasoning("t"), Reasoning("u"), Text("b"))
 
 
 def test_a_long_chain_is_linear() -> None:

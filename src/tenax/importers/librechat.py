@@ -24,7 +24,7 @@ from tenax.importers.reading import (
     attach_file,
     find_keys,
     keep,
-    read_each,
+    read_object,
     text_parts,
     to_json,
     unfold,
@@ -65,11 +65,7 @@ class _LibreChat(JsonSource):
             if not data:
                 yield Skipped(name, name, "the file is empty, too large or unreadable")
                 continue
-            for draft in read_each([data.removeprefix(_BOM)], self.read_draft):
-                if isinstance(draft, Skipped):
-                    yield Skipped(draft.id or name, draft.title or name, draft.why)
-                else:
-                    yield draft
+            yield from read_object(data.removeprefix(_BOM), name, self.read_draft)
 
     def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
         title = as_text(conversation.get("title"))

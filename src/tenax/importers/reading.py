@@ -28,7 +28,7 @@ from tenax.importers.draft import (
     read_time,
 )
 from tenax.importers.place import Place, read_items
-from tenax.parts import Text, ToolCall
+from tenax.parts import Reasoning, Text, ToolCall
 
 __all__ = [
     "ATTACHED_BYTES_MAX",
@@ -47,7 +47,7 @@ __all__ = [
     "find_keys",
     "keep",
     "oldest_first",
-    "read_each",
+    "read_object",
     "text_parts",
     "to_json",
     "unfold",
@@ -160,21 +160,25 @@ def find_keys(head: bytes) -> set[str]:
     return found
 
 
-def oldest_first(items: Iterable[msgspec.Raw], *fields: str) -> list[msgspec.Raw]:
-    """Sort conversations by the first of the fields that has a time. Items without a time come first."""
-    wanted = msgspec.defstruct(
-        "Wanted", [(name, Any, None) for name in fields], namespace={}
-    )
+def oldest_first(
+    items: Iterable[msgspec.Raw], *fields: str
+) -> list[tuple[int, msgspec.Raw]]:
+    """Sort conversations by the first of the fields that has a time. Each keeps its number in the file.
+
+    Items without a time come first.
+    """
+    wanted = msgspec.defstruct("Wanted", [(name, Any, None) for name in fields])
     decoder = msgspec.json.Decoder(wanted)
 
-    def read_start(item: msgspec.Raw) -> int:
+    def read_start(numbered: tuple[int, msgspec.Raw]) -> int:
         try:
-            times = (getattr(decoder.decode(item), name) for name in fields)
-            return next((time for time in map(read_time, times) if time), 0)
+            item = decoder.decode(numbered[1])
         except (ValueError, RecursionError):
             return 0
+        times = (read_time(getattr(item, name)) for name in fields)
+        return next(filter(None, times), 0)
 
-    return sorted(items, key=read_start)
+    return sorted(enumerate(items, 1), key=read_start)
 
 
 class JsonSource:
@@ -195,8 +199,8 @@ class JsonSource:
 
     def drafts(self) -> Iterator[Draft | Skipped]:
         """Yield the conversations, the oldest first."""
-        for item in oldest_first(self.read_items(), *self.times):
-            yield from read_each([item], self.read_draft)
+        for number, item in oldest_first(self.read_items(), *self.times):
+            yield from read_object(item, f"entry {number}", self.read_draft)
 
     def read_items(self) -> Iterator[msgspec.Raw]:
         """Yield the JSON of each conversation. Raises `InvalidInput`."""
@@ -263,23 +267,25 @@ def _is_small(value: object) -> bool:
         return False
 
 
-def read_each(
-    items: Iterable[bytes | msgspec.Raw],
+def read_object(
+    data: bytes | msgspec.Raw,
+    name: str,
     to_draft: Callable[[dict[str, Any]], Draft | Skipped | None],
 ) -> Iterator[Draft | Skipped]:
-    """Yield the conversation of each item. An item that is not a JSON object is skipped with the reason."""
-    for item in items:
-        try:
-            value = decode(item)
-        except ValueError as error:
-            yield Skipped("", "", f"{error}")
-            continue
-        if not isinstance(value, dict):
-            yield Skipped("", "", "it is not a JSON object")
-            continue
+    """Yield the conversation of a JSON object, if there is one. `name` names it if it is skipped without a title."""
+    try:
+        value = decode(data)
+    except ValueError as error:
+        yield Skipped("", name, f"{error}")
+        return
+    if isinstance(value, dict):
         draft = to_draft(value)
-        if draft is not None:
-            yield draft
+    else:
+        draft = Skipped("", "", "it is not a JSON object")
+    if isinstance(draft, Skipped):
+        yield Skipped(draft.id, draft.title or name, draft.why)
+    elif draft is not None:
+        yield draft
 
 
 # -- parts -------------------------------------------------------------------------------
@@ -389,7 +395,7 @@ def arrange(
     A message is a chain of nodes, and the parent of a message is the id of another message. Versions keep their order.
     A repeated id gets a number. An unknown parent, and a message that is its own ancestor, become a beginning. A tool
     result that names no call belongs to the call before it. A result without any call gets a call without arguments,
-    because a model accepts no result without a call.
+    because a model accepts no result without a call. A message of reasoning only becomes a part of the answer after it.
     """
     used: set[str] = set()
     chains: dict[str, list[Node]] = {}
@@ -447,11 +453,14 @@ class _Tree:
         """The calls without a result at each node."""
         self._answered: dict[str, int] = {}
         """The position of the last tool result, for nodes that continue it."""
+        self._thoughts: dict[str, tuple[int, tuple[Piece, ...]]] = {}
+        """The position and the parts of a message of reasoning only."""
 
     def add(self, node: Node) -> str:
         """Add a node after its parent and return its id."""
         above = node.parent or ""
         if node.role == "assistant":
+            node = self._add_thoughts(node)
             calls = [part for part in node.parts if isinstance(part, ToolCall)]
             self._waiting[node.id] = calls
         elif node.role == "tool":
@@ -460,8 +469,25 @@ class _Tree:
             self._waiting[node.id] = self._waiting.get(above, [])
             if above in self._answered:
                 self._answered[node.id] = self._answered[above]
+            if above in self._thoughts:
+                self._thoughts[node.id] = self._thoughts[above]
         self.nodes.append(node)
         return node.id
+
+    def _add_thoughts(self, node: Node) -> Node:
+        """Return an answer with the reasoning of the message before, which becomes a link."""
+        if found := self._thoughts.get(node.parent or ""):
+            place, thoughts = found
+            first = self.nodes[place]
+            self.nodes[place] = Node(id=first.id, parent=first.parent, role="")
+            node = msgspec.structs.replace(node, parts=thoughts + node.parts)
+        # Signed reasoning belongs to the message that the provider signed.
+        if node.parts and all(
+            isinstance(part, Reasoning) and part.signature is None
+            for part in node.parts
+        ):
+            self._thoughts[node.id] = len(self.nodes), node.parts
+        return node
 
     def _find_call(self, node: Node, calls: list[ToolCall]) -> Node:
         above = node.parent or ""
