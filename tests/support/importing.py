@@ -19,7 +19,7 @@ from tenax.importers.place import Place
 from tenax.parts import Reasoning, Text, ToolCall
 
 FIXTURES = Path(__file__).parents[1] / "importers" / "fixtures"
-ODD: tuple[Any, ...] = (None, True, 0, -1, 1e300, float("nan"), 2**70, "", "x", "\ud800\0", "a" * 300, [], [[]], [None], {}, {"a": {"b": []}}, {"type": 5})  # fmt: skip
+ODD: tuple[Any, ...] = (None, True, 0, -1, 1e300, float("nan"), 2**70, 10**400, "", "x", "\ud800\0", "a" * 300, [], [[]], [None], {}, {"a": {"b": []}}, {"type": 5})  # fmt: skip
 
 Open = Callable[[Place], Source | None]
 
@@ -141,7 +141,7 @@ def damage(value: object, chance: random.Random) -> object:
         holder, key = chance.choice(spots)
         what = chance.random()
         if what < 0.6:
-            holder[key] = chance.choice(ODD)
+            holder[key] = copy.deepcopy(chance.choice(ODD))
         elif what < 0.8:
             del holder[key]
         else:
