@@ -119,6 +119,15 @@ def test_folder_and_zip(tmp_path: Path) -> None:
         assert len(read_found(open_source, path).drafts) == 6
 
 
+def test_other_files_beside(tmp_path: Path) -> None:
+    """A file of another program in the folder is left out and counted."""
+    shutil.copy(FOLDER / "list.json", tmp_path)
+    (tmp_path / "a.json").write_text('{"name": "another"}')
+    found = read_found(open_source, tmp_path)
+    assert [*found.drafts] == ["l-1"]
+    assert found.left_out == {"file of another format": 1}
+
+
 @pytest.mark.parametrize("other", ["chatgpt/2024", "claude_ai/2026", "librechat"])
 def test_other_formats(other: str) -> None:
     """Exports of other programs are not recognised."""

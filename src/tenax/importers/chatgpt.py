@@ -175,7 +175,8 @@ class _ChatGPT(JsonSource):
     ) -> Iterator[Piece]:
         attachments = [as_dict(one) for one in as_list(metadata.get("attachments"))]
         names = {
-            as_text(one.get("id")): as_text(one.get("name")) for one in attachments
+            as_text(one.get("id")) or as_text(one.get("name")): as_text(one.get("name"))
+            for one in attachments
         }
         attached: set[str] = set()
         for piece in _read_content(content):
@@ -191,7 +192,7 @@ class _ChatGPT(JsonSource):
             else:
                 yield piece
         for file_id, name in names.items():
-            if file_id not in attached and (file_id or name):
+            if file_id and file_id not in attached:
                 yield self._attach(file_id, name)
 
     def _attach(self, file_id: str, name: str) -> Attached:

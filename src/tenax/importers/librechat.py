@@ -22,7 +22,7 @@ from tenax.importers.reading import (
     as_text,
     attach_data_url,
     attach_file,
-    find_keys,
+    has_file,
     keep,
     read_object,
     text_parts,
@@ -44,13 +44,12 @@ def open_source(place: Place) -> Source | None:
     names = place.names()
     if place.path.is_dir() or len(names) != 1:
         names = place.names(".json")
-    if any(_is_conversation(place, name) for name in names):
+    if has_file(place, names, _is_conversation):
         return _LibreChat(place, names)
     return None
 
 
-def _is_conversation(place: Place, name: str) -> bool:
-    keys = find_keys(place.head(name))
+def _is_conversation(keys: set[str]) -> bool:
     return "conversationId" in keys and bool(keys & _MARKS)
 
 

@@ -36,6 +36,7 @@ from tenax.importers.reading import (
     attach_text,
     decode,
     find_keys,
+    has_file,
     keep,
     text_parts,
     to_json,
@@ -59,8 +60,7 @@ def open_source(place: Place) -> Source | None:
         names = [name for name in place.names() if name.lower().endswith(_ENDINGS)]
     else:
         names = place.names()
-    found = [name for name in names if _is_chats(find_keys(place.head(name)))]
-    return _OpenWebUI(place, found) if found else None
+    return _OpenWebUI(place, names) if has_file(place, names, _is_chats) else None
 
 
 def _is_chats(keys: set[str]) -> bool:
@@ -79,6 +79,9 @@ class _OpenWebUI(JsonSource):
 
     def read_items(self) -> Iterator[msgspec.Raw]:
         for name in self.names:
+            if not _is_chats(find_keys(self.place.head(name))):
+                self.left_out["file of another format"] += 1
+                continue
             path = self.place.file(name)
             with path.open("rb") as file:
                 first = file.readline(1024).strip()

@@ -45,6 +45,7 @@ __all__ = [
     "attach_text",
     "decode",
     "find_keys",
+    "has_file",
     "keep",
     "oldest_first",
     "read_object",
@@ -57,6 +58,7 @@ ATTACHED_BYTES_MAX: Final = 64 * 1024**2
 """The store keeps no larger files."""
 _KEPT_BYTES_MAX: Final = 16 * 1024
 _KEY_LEVELS: Final = 2
+_LOOKED_AT_MAX: Final = 200
 _TOKEN = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOTALL
 )
@@ -158,6 +160,13 @@ def find_keys(head: bytes) -> set[str]:
         elif mark[0] == '"':
             last = mark[1:-1]
     return found
+
+
+def has_file(
+    place: Place, names: Sequence[str], is_ours: Callable[[set[str]], bool]
+) -> bool:
+    """Return whether a file has the keys of a format. Only the first files are looked at: a folder may have many."""
+    return any(is_ours(find_keys(place.head(name))) for name in names[:_LOOKED_AT_MAX])
 
 
 def oldest_first(
