@@ -86,7 +86,7 @@ class _ChatGPT(JsonSource):
             conversation.get("id")
         )
         if "mapping" not in conversation:
-            self.left_out["folder without messages"] += 1
+            self.left_out["entry without messages"] += 1
             return None
         mapping = conversation["mapping"]
         if not name:
@@ -150,6 +150,7 @@ class _ChatGPT(JsonSource):
         model = as_text(metadata.get("resolved_model_slug")) or as_text(
             metadata.get("model_slug")
         )
+        finish = as_text(as_dict(metadata.get("finish_details")).get("type"))
         return Node(
             id=key,
             parent=parent,
@@ -157,7 +158,7 @@ class _ChatGPT(JsonSource):
             parts=tuple(pieces),
             at=read_time(message.get("create_time")),
             model=model if role == "assistant" else "",
-            finish=as_text(as_dict(metadata.get("finish_details")).get("type")),
+            finish=finish if role == "assistant" else "",
             name=tool if role == "tool" else "",
             outcome=outcome,
             extra=keep(
@@ -166,8 +167,7 @@ class _ChatGPT(JsonSource):
                 "content_references",
                 "image_gen_title",
                 left_out=self.left_out,
-            )
-            | keep(content, "url", "domain", "title", left_out=self.left_out),
+            ),
         )
 
     def _read_pieces(
@@ -175,7 +175,8 @@ class _ChatGPT(JsonSource):
     ) -> Iterator[Piece]:
         attachments = [as_dict(one) for one in as_list(metadata.get("attachments"))]
         names = {
-            as_text(one.get("id")): as_text(one.get("name")) for one in attachments
+            as_text(one.get("id")) or as_text(one.get("name")): as_text(one.get("name"))
+            for one in attachments
         }
         attached: set[str] = set()
         for piece in _read_content(content):
@@ -191,7 +192,7 @@ class _ChatGPT(JsonSource):
             else:
                 yield piece
         for file_id, name in names.items():
-            if file_id not in attached and (file_id or name):
+            if file_id and file_id not in attached:
                 yield self._attach(file_id, name)
 
     def _attach(self, file_id: str, name: str) -> Attached:
@@ -215,9 +216,11 @@ def _in_order(mapping: dict[str, Any]) -> Iterable[tuple[str, Any]]:
 def _is_hidden(
     message: dict[str, Any], metadata: dict[str, Any], content: dict[str, Any]
 ) -> bool:
+    is_result = as_dict(message.get("author")).get("role") == "tool"
     return (
         metadata.get("is_visually_hidden_from_conversation") is True
-        or message.get("weight") == 0
+        # The results of tools have no weight, but belong to their calls.
+        or (message.get("weight") == 0 and not is_result)
         or content.get("content_type") in ("reasoning_recap", *_SCAFFOLDING)
     )
 
@@ -228,16 +231,14 @@ def _read_content(
     """Yield the text and the reasoning of a message, and everything else as it is."""
     kind = content.get("content_type")
     if kind == "thoughts":
-        for thought in map(as_dict, as_list(content.get("thoughts"))):
-            texts = (as_text(thought.get("summary")), as_text(thought.get("content")))
-            text = "\n\n".join(filter(None, texts))
-            if text:
-                yield Reasoning(text)
+        yield from _read_thoughts(content)
         return
+    if kind == "tether_quote":
+        source = (as_text(content.get("title")), as_text(content.get("url")))
+        yield from text_parts(" ".join(filter(None, source)))
     for part in as_list(content.get("parts")):
-        if isinstance(part, str):
-            yield from text_parts(part)
-        elif as_dict(part).get("content_type") == "audio_transcription":
+        yield from text_parts(part)
+        if as_dict(part).get("content_type") == "audio_transcription":
             yield from text_parts(part.get("text"))
         elif isinstance(part, dict):
             yield part
@@ -245,6 +246,14 @@ def _read_content(
         yield from text_parts(content.get(field))
     if not content.keys() & {"parts", "text", "result", "content"}:
         yield content
+
+
+def _read_thoughts(content: dict[str, Any]) -> Iterator[Reasoning]:
+    for thought in map(as_dict, as_list(content.get("thoughts"))):
+        texts = (as_text(thought.get("summary")), as_text(thought.get("content")))
+        text = "\n\n".join(filter(None, texts))
+        if text:
+            yield Reasoning(text)
 
 
 def _find_pointer(part: dict[str, Any]) -> str:
@@ -263,8 +272,9 @@ def _find_pointer(part: dict[str, Any]) -> str:
 
 
 def _file_id(pointer: str) -> str:
-    found = _FILE_ID.search(pointer)
-    return found[0] if found else pointer.rpartition("/")[2]
+    name = pointer.rpartition("/")[2]
+    found = _FILE_ID.search(name)
+    return found[0] if found else name
 
 
 def _read_arguments(content: dict[str, Any], pieces: list[Piece]) -> str:

@@ -23,6 +23,7 @@ __all__ = [
     "MemoryDraft",
     "Node",
     "Piece",
+    "Role",
     "SkillDraft",
     "Skipped",
     "Source",

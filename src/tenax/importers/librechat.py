@@ -13,6 +13,7 @@ from tenax.importers.draft import Draft, Node, Piece, Skipped, Source, read_time
 from tenax.importers.place import Place
 from tenax.importers.reading import (
     ATTACHED_BYTES_MAX,
+    Inserted,
     JsonSource,
     Result,
     arrange,
@@ -21,9 +22,9 @@ from tenax.importers.reading import (
     as_text,
     attach_data_url,
     attach_file,
-    find_keys,
+    has_file,
     keep,
-    read_each,
+    read_object,
     text_parts,
     to_json,
     unfold,
@@ -43,13 +44,12 @@ def open_source(place: Place) -> Source | None:
     names = place.names()
     if place.path.is_dir() or len(names) != 1:
         names = place.names(".json")
-    if any(_is_conversation(place, name) for name in names):
+    if has_file(place, names, _is_conversation):
         return _LibreChat(place, names)
     return None
 
 
-def _is_conversation(place: Place, name: str) -> bool:
-    keys = find_keys(place.head(name))
+def _is_conversation(keys: set[str]) -> bool:
     return "conversationId" in keys and bool(keys & _MARKS)
 
 
@@ -64,11 +64,7 @@ class _LibreChat(JsonSource):
             if not data:
                 yield Skipped(name, name, "the file is empty, too large or unreadable")
                 continue
-            for draft in read_each([data.removeprefix(_BOM)], self.read_draft):
-                if isinstance(draft, Skipped):
-                    yield Skipped(draft.id or name, draft.title or name, draft.why)
-                else:
-                    yield draft
+            yield from read_object(data.removeprefix(_BOM), name, self.read_draft)
 
     def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
         title = as_text(conversation.get("title"))
@@ -109,6 +105,8 @@ class _LibreChat(JsonSource):
             content += _read_text(as_text(message.get("text")))
         for field in ("files", "attachments"):
             content += self._read_files(as_list(message.get(field)))
+        if message.get("feedback"):
+            self.left_out["rating"] += 1
         is_error = message.get("error") is True
         finish = as_text(message.get("finish_reason"))
         if message.get("unfinished") is True:
@@ -120,11 +118,13 @@ class _LibreChat(JsonSource):
             at=read_time(message.get("createdAt")),
             model="" if is_user else as_text(message.get("model")),
             finish="error" if is_error else finish,
-            extra=keep(message, "endpoint", "feedback", left_out=self.left_out),
+            extra=keep(message, "endpoint", left_out=self.left_out),
         )
         return unfold(node, content)
 
-    def _read_content(self, parts: list[Any], name: str) -> Iterator[Piece | Result]:
+    def _read_content(
+        self, parts: list[Any], name: str
+    ) -> Iterator[Piece | Result | Inserted]:
         for number, value in enumerate(parts):
             part = as_dict(value)
             kind = as_text(part.get("type"))
@@ -137,6 +137,8 @@ class _LibreChat(JsonSource):
             elif kind == "tool_call":
                 call = as_dict(part.get("tool_call"))
                 yield from _read_call(call, f"{name}:call-{number}")
+            elif kind in ("summary", "steer"):
+                yield from self._read_inserted(kind, part)
             elif kind == "image_url":
                 url = as_text(as_dict(part.get("image_url")).get("url"))
                 attached = attach_data_url("image", url)
@@ -145,6 +147,19 @@ class _LibreChat(JsonSource):
                 yield from self._read_files([part.get(kind)])
             elif part:
                 self.left_out[f"unknown content ({kind[:60]})"] += 1
+
+    def _read_inserted(self, kind: str, part: dict[str, Any]) -> Iterator[Inserted]:
+        """Yield a summary, or a message that the person wrote during the answer."""
+        if kind == "summary":
+            texts = map(as_dict, as_list(part.get("content")))
+            pieces = [one for text in texts for one in text_parts(text.get("text"))]
+            if pieces:
+                yield Inserted("summary", tuple(pieces))
+            return
+        files = self._read_files(as_list(part.get("files")))
+        message = (*text_parts(part.get("steer")), *files)
+        if message:
+            yield Inserted("user", message)
 
     def _read_files(self, files: list[Any]) -> Iterator[Piece]:
         """Yield the names of files: the export has no contents."""

@@ -36,6 +36,7 @@ from tenax.importers.reading import (
     attach_text,
     decode,
     find_keys,
+    has_file,
     keep,
     text_parts,
     to_json,
@@ -59,8 +60,7 @@ def open_source(place: Place) -> Source | None:
         names = [name for name in place.names() if name.lower().endswith(_ENDINGS)]
     else:
         names = place.names()
-    found = [name for name in names if _is_chats(find_keys(place.head(name)))]
-    return _OpenWebUI(place, found) if found else None
+    return _OpenWebUI(place, names) if has_file(place, names, _is_chats) else None
 
 
 def _is_chats(keys: set[str]) -> bool:
@@ -79,6 +79,9 @@ class _OpenWebUI(JsonSource):
 
     def read_items(self) -> Iterator[msgspec.Raw]:
         for name in self.names:
+            if not _is_chats(find_keys(self.place.head(name))):
+                self.left_out["file of another format"] += 1
+                continue
             path = self.place.file(name)
             with path.open("rb") as file:
                 first = file.readline(1024).strip()
@@ -140,11 +143,14 @@ class _OpenWebUI(JsonSource):
         if role not in ("user", "assistant", "system"):
             self.left_out["message of an unknown role"] += 1
             return [link]
-        content = [*self._read_files(message)]
+        content: list[Piece | Result] = []
         if role == "assistant":
             content += self._read_answer(message)
         else:
             content += self._read_text(message.get("content"))
+        content += self._read_files(message)
+        if message.get("annotation"):
+            self.left_out["rating"] += 1
         error = message.get("error")
         if not content and not error:
             return [link]
@@ -165,7 +171,6 @@ class _OpenWebUI(JsonSource):
                 "sources",
                 "statusHistory",
                 "embeds",
-                "annotation",
                 "error",
                 left_out=self.left_out,
             ),
@@ -195,7 +200,7 @@ class _OpenWebUI(JsonSource):
                     f"unknown content ({as_text(part.get('type'))[:60]})"
                 ] += 1
 
-    def _read_files(self, message: dict[str, Any]) -> Iterator[Piece | Result]:
+    def _read_files(self, message: dict[str, Any]) -> Iterator[Attached]:
         for one in map(as_dict, as_list(message.get("files"))):
             inner = as_dict(one.get("file"))
             name = as_text(one.get("name")) or as_text(inner.get("filename"))
@@ -231,12 +236,11 @@ class _OpenWebUI(JsonSource):
                 yield ToolCall(call, name, _to_arguments(item.get("arguments")))
             elif kind == "function_call_output":
                 failed = item.get("status") in ("failed", "error")
-                pieces = [*text_parts(_join_texts(item.get("output")))]
-                files = self._read_files(item)
+                pieces = text_parts(_join_texts(item.get("output")))
                 yield Result(
                     as_text(item.get("call_id")),
                     "",
-                    (*pieces, *(file for file in files if isinstance(file, Attached))),
+                    (*pieces, *self._read_files(item)),
                     "failed" if failed else "done",
                 )
             elif kind == "open_webui:code_interpreter":

@@ -22,15 +22,17 @@ from tenax.importers.draft import (
     Node,
     Outcome,
     Piece,
+    Role,
     SkillDraft,
     Skipped,
     read_time,
 )
 from tenax.importers.place import Place, read_items
-from tenax.parts import Text, ToolCall
+from tenax.parts import Reasoning, Text, ToolCall
 
 __all__ = [
     "ATTACHED_BYTES_MAX",
+    "Inserted",
     "JsonSource",
     "Result",
     "arrange",
@@ -43,9 +45,10 @@ __all__ = [
     "attach_text",
     "decode",
     "find_keys",
+    "has_file",
     "keep",
     "oldest_first",
-    "read_each",
+    "read_object",
     "text_parts",
     "to_json",
     "unfold",
@@ -55,6 +58,7 @@ ATTACHED_BYTES_MAX: Final = 64 * 1024**2
 """The store keeps no larger files."""
 _KEPT_BYTES_MAX: Final = 16 * 1024
 _KEY_LEVELS: Final = 2
+_LOOKED_AT_MAX: Final = 200
 _TOKEN = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOTALL
 )
@@ -68,6 +72,13 @@ class Result(NamedTuple):
     name: str
     pieces: tuple[Piece, ...]
     outcome: Outcome = "done"
+
+
+class Inserted(NamedTuple):
+    """A message of another role in the content of a message, such as a summary."""
+
+    role: Role
+    pieces: tuple[Piece, ...]
 
 
 # -- JSON of any shape -------------------------------------------------------------------
@@ -151,21 +162,32 @@ def find_keys(head: bytes) -> set[str]:
     return found
 
 
-def oldest_first(items: Iterable[msgspec.Raw], *fields: str) -> list[msgspec.Raw]:
-    """Sort conversations by the first of the fields that has a time. Items without a time come first."""
-    wanted = msgspec.defstruct(
-        "Wanted", [(name, Any, None) for name in fields], namespace={}
-    )
+def has_file(
+    place: Place, names: Sequence[str], is_ours: Callable[[set[str]], bool]
+) -> bool:
+    """Return whether a file has the keys of a format. Only the first files are looked at: a folder may have many."""
+    return any(is_ours(find_keys(place.head(name))) for name in names[:_LOOKED_AT_MAX])
+
+
+def oldest_first(
+    items: Iterable[msgspec.Raw], *fields: str
+) -> list[tuple[int, msgspec.Raw]]:
+    """Sort conversations by the first of the fields that has a time. Each keeps its number in the file.
+
+    Items without a time come first.
+    """
+    wanted = msgspec.defstruct("Wanted", [(name, Any, None) for name in fields])
     decoder = msgspec.json.Decoder(wanted)
 
-    def read_start(item: msgspec.Raw) -> int:
+    def read_start(numbered: tuple[int, msgspec.Raw]) -> int:
         try:
-            times = (getattr(decoder.decode(item), name) for name in fields)
-            return next((time for time in map(read_time, times) if time), 0)
+            item = decoder.decode(numbered[1])
         except (ValueError, RecursionError):
             return 0
+        times = (read_time(getattr(item, name)) for name in fields)
+        return next(filter(None, times), 0)
 
-    return sorted(items, key=read_start)
+    return sorted(enumerate(items, 1), key=read_start)
 
 
 class JsonSource:
@@ -186,8 +208,8 @@ class JsonSource:
 
     def drafts(self) -> Iterator[Draft | Skipped]:
         """Yield the conversations, the oldest first."""
-        for item in oldest_first(self.read_items(), *self.times):
-            yield from read_each([item], self.read_draft)
+        for number, item in oldest_first(self.read_items(), *self.times):
+            yield from read_object(item, f"entry {number}", self.read_draft)
 
     def read_items(self) -> Iterator[msgspec.Raw]:
         """Yield the JSON of each conversation. Raises `InvalidInput`."""
@@ -254,23 +276,25 @@ def _is_small(value: object) -> bool:
         return False
 
 
-def read_each(
-    items: Iterable[bytes | msgspec.Raw],
+def read_object(
+    data: bytes | msgspec.Raw,
+    name: str,
     to_draft: Callable[[dict[str, Any]], Draft | Skipped | None],
 ) -> Iterator[Draft | Skipped]:
-    """Yield the conversation of each item. An item that is not a JSON object is skipped with the reason."""
-    for item in items:
-        try:
-            value = decode(item)
-        except ValueError as error:
-            yield Skipped("", "", f"{error}")
-            continue
-        if not isinstance(value, dict):
-            yield Skipped("", "", "it is not a JSON object")
-            continue
+    """Yield the conversation of a JSON object, if there is one. `name` names it if it is skipped without a title."""
+    try:
+        value = decode(data)
+    except ValueError as error:
+        yield Skipped("", name, f"{error}")
+        return
+    if isinstance(value, dict):
         draft = to_draft(value)
-        if draft is not None:
-            yield draft
+    else:
+        draft = Skipped("", "", "it is not a JSON object")
+    if isinstance(draft, Skipped):
+        yield Skipped(draft.id, draft.title or name, draft.why)
+    elif draft is not None:
+        yield draft
 
 
 # -- parts -------------------------------------------------------------------------------
@@ -315,7 +339,8 @@ def _from_base64(data: str) -> bytes | None:
     if len(data) > ATTACHED_BYTES_MAX * 3 // 2:
         return None
     try:
-        return base64.b64decode(unquote_to_bytes(data))
+        plain = b"".join(unquote_to_bytes(data).split()).rstrip(b"=")
+        return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
         return None
 
@@ -340,34 +365,31 @@ def _with_ending(name: str, media_type: str) -> str:
 # -- the tree of messages ----------------------------------------------------------------
 
 
-def unfold(node: Node, content: Iterable[Piece | Result]) -> list[Node]:
+def unfold(node: Node, content: Iterable[Piece | Result | Inserted]) -> list[Node]:
     """Return a message as a chain of nodes: text and calls, then the results of the calls, then more text.
 
     The first node has the id of the message; the others have a number behind it.
     """
-    groups: list[list[Piece] | Result] = [[]]
+    groups: list[list[Piece] | Result | Inserted] = []
     for piece in content:
-        if isinstance(piece, Result):
+        if isinstance(piece, Result | Inserted):
             groups.append(piece)
-            continue
-        if isinstance(groups[-1], Result):
-            groups.append([])
-        group = groups[-1]
-        assert isinstance(group, list)
-        group.append(piece)
-    if len(groups) > 1 and groups[0] == []:
-        groups = groups[1:]
+        elif groups and isinstance(groups[-1], list):
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
     chain: list[Node] = []
-    for number, group in enumerate(groups):
-        first = not chain
-        values: dict[str, Any] = {
-            "id": node.id if first else f"{node.id}:{number}",
-            "parent": node.parent if first else chain[-1].id,
-            "extra": node.extra if first else {},
-        }
+    for number, group in enumerate(groups or [[]]):
+        values: dict[str, Any] = {}
+        if chain:
+            values = {"id": f"{node.id}:{number}", "parent": chain[-1].id, "extra": {}}
+        if number < len(groups) - 1:
+            values["finish"] = ""
         if isinstance(group, Result):
             values |= {"role": "tool", "parts": group.pieces, "outcome": group.outcome}
-            values |= {"call": group.call, "name": group.name, "finish": ""}
+            values |= {"call": group.call, "name": group.name, "model": ""}
+        elif isinstance(group, Inserted):
+            values |= {"role": group.role, "parts": group.pieces, "model": ""}
         else:
             values["parts"] = tuple(group)
         chain.append(msgspec.structs.replace(node, **values))
@@ -382,7 +404,7 @@ def arrange(
     A message is a chain of nodes, and the parent of a message is the id of another message. Versions keep their order.
     A repeated id gets a number. An unknown parent, and a message that is its own ancestor, become a beginning. A tool
     result that names no call belongs to the call before it. A result without any call gets a call without arguments,
-    because a model accepts no result without a call.
+    because a model accepts no result without a call. A message of reasoning only becomes a part of the answer after it.
     """
     used: set[str] = set()
     chains: dict[str, list[Node]] = {}
@@ -440,11 +462,14 @@ class _Tree:
         """The calls without a result at each node."""
         self._answered: dict[str, int] = {}
         """The position of the last tool result, for nodes that continue it."""
+        self._thoughts: dict[str, tuple[int, tuple[Piece, ...]]] = {}
+        """The position and the parts of a message of reasoning only."""
 
     def add(self, node: Node) -> str:
         """Add a node after its parent and return its id."""
         above = node.parent or ""
         if node.role == "assistant":
+            node = self._add_thoughts(node)
             calls = [part for part in node.parts if isinstance(part, ToolCall)]
             self._waiting[node.id] = calls
         elif node.role == "tool":
@@ -453,20 +478,39 @@ class _Tree:
             self._waiting[node.id] = self._waiting.get(above, [])
             if above in self._answered:
                 self._answered[node.id] = self._answered[above]
+            if above in self._thoughts:
+                self._thoughts[node.id] = self._thoughts[above]
         self.nodes.append(node)
         return node.id
 
+    def _add_thoughts(self, node: Node) -> Node:
+        """Return an answer with the reasoning of the message before, which becomes a link."""
+        if found := self._thoughts.get(node.parent or ""):
+            place, thoughts = found
+            first = self.nodes[place]
+            self.nodes[place] = Node(id=first.id, parent=first.parent, role="")
+            node = msgspec.structs.replace(node, parts=thoughts + node.parts)
+        # Signed reasoning belongs to the message that the provider signed.
+        if node.parts and all(
+            isinstance(part, Reasoning) and part.signature is None
+            for part in node.parts
+        ):
+            self._thoughts[node.id] = len(self.nodes), node.parts
+        return node
+
     def _find_call(self, node: Node, calls: list[ToolCall]) -> Node:
         above = node.parent or ""
-        if not node.call and not calls and above in self._answered:
-            # A second part of the same result. Another version of this part cannot be added as well.
-            place = self._answered.pop(above)
+        place = self._answered.get(above)
+        if not node.call and not calls and place is not None:
             first = self.nodes[place]
-            self.nodes[place] = msgspec.structs.replace(
-                first, parts=first.parts + node.parts
-            )
-            self._answered[node.id] = place
-            return Node(id=node.id, parent=node.parent, role="", at=node.at)
+            if node.name in ("", first.name):
+                # A second part of the same result. Another version of this part cannot be added as well.
+                del self._answered[above]
+                self._answered[node.id] = place
+                self.nodes[place] = msgspec.structs.replace(
+                    first, parts=first.parts + node.parts
+                )
+                return Node(id=node.id, parent=node.parent, role="", at=node.at)
         call = next((one for one in calls if node.call in ("", one.id)), None)
         if call is None:
             node, call = self._add_call(node)
