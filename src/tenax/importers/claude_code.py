@@ -192,7 +192,7 @@ class _ClaudeCode:
         return iter(())
 
     def close(self) -> None:
-        pass
+        self._place.close()
 
     def _look(self, name: str) -> _File | None:
         head = self._place.head(name)

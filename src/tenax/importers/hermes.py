@@ -7,7 +7,6 @@ kept messages behind the summary. Here a chain of sessions is one conversation w
 from __future__ import annotations
 
 import hashlib
-import mmap
 import re
 import shutil
 import tempfile
@@ -32,7 +31,7 @@ from tenax.importers.draft import (
     Source,
     read_time,
 )
-from tenax.importers.place import Place, read_items
+from tenax.importers.place import Place, read_items, read_rows
 from tenax.importers.reading import (
     arrange,
     as_dict,
@@ -147,7 +146,7 @@ class _Hermes:
         return iter(())
 
     def close(self) -> None:
-        pass
+        self._place.close()
 
 
 # -- the database ------------------------------------------------------------------------
@@ -347,6 +346,7 @@ class _Home(_Hermes):
         return target
 
     def close(self) -> None:
+        super().close()
         self._copy.close()
         if self._unpacked is not None:
             shutil.rmtree(self._unpacked, ignore_errors=True)
@@ -380,7 +380,7 @@ class _Export(_Hermes):
         for name in self._names:
             for number, item in enumerate(_items(self._place.file(name)), 1):
                 try:
-                    value = as_dict(decode(bytes(item)))
+                    value = as_dict(decode(item))
                     parts = self._parts(value, item)
                 except ValueError as error:
                     self._broken.append(Skipped(f"{name}#{number}", "", str(error)))
@@ -392,7 +392,7 @@ class _Export(_Hermes):
                 segments |= parts
         return segments
 
-    def _parts(self, value: _Row, item: Any) -> dict[str, _Segment]:  # noqa: ANN401  (bytes or a map)
+    def _parts(self, value: _Row, item: msgspec.Raw) -> dict[str, _Segment]:
         """Return the sessions of an item: of a lineage, each of its segments."""
         if as_list(value.get("segments")):
             found = {}
@@ -406,31 +406,20 @@ class _Export(_Hermes):
         )
 
 
-def _items(path: Path) -> Iterator[Any]:
-    """Yield the sessions as parts of the mapped file, so that they are decoded one at a time."""
+def _items(path: Path) -> Iterator[msgspec.Raw]:
     try:
         with path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}.") from error
-    mapped = data.obj
-    assert isinstance(mapped, mmap.mmap)
-    if re.match(rb"\s*\{[^\S\n]*\S", data[:1024]) is None:
-        # A list, or a session that is spread over several lines.
-        yield from read_items(path)
-        return
-    start = 0
-    while start < len(data):
-        end = mapped.find(b"\n", start)
-        end = len(data) if end < 0 else end
-        if data[start:end].tobytes().strip():
-            yield data[start:end]
-        start = end + 1
+            begin = file.read(1024)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
+    # A lonely brace begins a session that is spread over several lines.
+    is_lines = re.match(rb"\s*\{[^\S\n]*\S", begin) is not None
+    yield from read_rows(path) if is_lines else read_items(path)
 
 
-def _exported(item: Any, segment: int | None) -> list[_Row]:  # noqa: ANN401  (bytes or a map)
+def _exported(item: msgspec.Raw, segment: int | None) -> list[_Row]:
     """Return the messages of an exported session. They are decoded when they are needed."""
-    value = as_dict(decode(bytes(item)))
+    value = as_dict(decode(item))
     if segment is not None:
         value = as_dict(as_list(value.get("segments"))[segment])
     return [as_dict(row) for row in as_list(value.get("messages"))]
