@@ -299,8 +299,14 @@ class _Home(_Hermes):
     def memories(self) -> Iterator[MemoryDraft]:
         seen: set[str] = set()
         for name in ("MEMORY.md", "USER.md"):
-            data = self._place.read(f"{self._root}memories/{name}", _MEMORY_BYTES_MAX)
-            for entry in _ENTRY_END.split((data or b"").decode("utf-8", "replace")):
+            path = f"{self._root}memories/{name}"
+            if not self._place.has(path):
+                continue
+            data = self._place.read(path, _MEMORY_BYTES_MAX)
+            if data is None:
+                self.left_out[f"unreadable memories ({name})"] = 1
+                continue
+            for entry in _ENTRY_END.split(data.decode("utf-8", "replace")):
                 text = entry.strip()
                 if text and text not in seen:
                     seen.add(text)
