@@ -175,6 +175,7 @@ class _Copy:
 
     def __init__(self, place: Place, name: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tenax-import-"))
+        self._columns: dict[str, set[str]] = {}
         try:
             self._copy(place, name)
             # The log of the copy is read only by a connection that may write.
@@ -206,16 +207,17 @@ class _Copy:
         self, table: str, wanted: Iterable[str], rest: str, bindings: tuple[Any, ...]
     ) -> Iterator[_Row]:
         """Yield rows with the wanted columns that this version of Hermes has."""
-        columns = self.columns(table)
-        names = [name for name in wanted if name in columns]
+        if table not in self._columns:
+            self._columns[table] = self.columns(table)
+        names = [name for name in wanted if name in self._columns[table]]
         listed = ", ".join(f'"{name}"' for name in names)
         for values in self.connection.execute(
             f"select {listed} from {table} {rest}",  # noqa: S608  (our own names)
             bindings,
         ):
-            yield {
-                name: _to_text(value) for name, value in zip(names, values, strict=True)
-            }
+            if any(type(value) is bytes for value in values):
+                values = [_to_text(value) for value in values]  # noqa: PLW2901
+            yield dict(zip(names, values, strict=True))
 
     def close(self) -> None:
         connection: apsw.Connection | None = getattr(self, "connection", None)
@@ -648,11 +650,14 @@ class _Conversation:
                 continue
             if self._is_left_out(row, text):
                 continue
-            exact = self._exact_key(row)
+            key = self._key(row)
+            exact = self._exact_key(row, key)
             if exact in self._exact:
                 self._note_kept(self._exact[exact])
                 continue
-            self._add(row, pieces, model, exact)
+            self._add(row, pieces, model)
+            self._path.append(_Entry(self._nodes[-1].id, key))
+            self._exact[exact] = self._nodes[-1].id
 
     def _is_shown(self, row: _Row) -> bool:
         if "active" in row and not row["active"] and not row.get("compacted"):
@@ -676,9 +681,7 @@ class _Conversation:
             return True
         return False
 
-    def _add(
-        self, row: _Row, pieces: list[Piece], model: str, exact: tuple[Any, ...]
-    ) -> None:
+    def _add(self, row: _Row, pieces: list[Piece], model: str) -> None:
         role: Any = row["role"]
         id_ = _id_of(row)
         if role == "assistant":
@@ -703,8 +706,6 @@ class _Conversation:
             ),
         )
         self._nodes.append(node)
-        self._path.append(_Entry(id_, self._key(row)))
-        self._exact[exact] = id_
 
     # -- compactions
 
@@ -806,7 +807,7 @@ class _Conversation:
         content = row.get("content")
         return (role, content if isinstance(content, str) else to_json(content), calls)
 
-    def _exact_key(self, row: _Row) -> tuple[Any, ...]:
+    def _exact_key(self, row: _Row, key: tuple[Any, ...]) -> tuple[Any, ...]:
         at = row.get("timestamp")
         content = row.get("content")
         # Without a time, a second "yes" is no copy of the first one.
@@ -816,7 +817,7 @@ class _Conversation:
             else ("row", _id_of(row), len(self._nodes))
         )
         return (
-            *self._key(row),
+            *key,
             content if isinstance(content, str) else to_json(content),
             place,
         )
