@@ -80,7 +80,7 @@ def shown(draft: Draft) -> list[str]:
 def line(kind: str, uuid: str, parent: str | None, content: Any, **more: Any) -> Any:
     message = {"role": kind, "content": content} | more.pop("message", {})
     return {
-        "type": kind,
+        "type": kind or "system",
         "uuid": uuid,
         "parentUuid": parent,
         "sessionId": "s-1",
@@ -155,6 +155,27 @@ def test_a_compaction_is_a_summary_on_the_path() -> None:
     summary = next(node for node in draft.nodes if node.role == "summary")
     assert texts(summary).endswith("Both are watered at seven.")
     assert summary.extra == {"trigger": "manual", "preTokens": 4200, "kept_from": "c6"}
+
+
+@pytest.mark.parametrize("side", [False, True])
+def test_a_summary_without_a_parent_continues_the_path(
+    write: Write, side: bool
+) -> None:
+    """Older versions begin again behind a compaction, and the message before it may be in another file."""
+    more = {"isSidechain": side, "agentId": "a1"}
+    boundary = {"type": "system", "subtype": "compact_boundary", "logicalParentUuid": "away"}  # fmt: skip
+    path = write(
+        line("user", "u", None, "Hello.", **more),
+        line("user", "v", None, "They greeted.", isCompactSummary=True, **more),
+        line("user", "w", "v", "Again.", **more),
+        line("", "x", None, "", **boundary, **more),
+        line("user", "y", "x", "They greeted twice.", isCompactSummary=True, **more),
+        name="agent-a1.jsonl" if side else "session.jsonl",
+    )
+    draft = only(path)
+    assert shown(draft) == ["u", "v", "w", "y"]
+    roles = [node.role for node in draft.nodes]
+    assert roles == ["user", "summary", "user", "summary"]
 
 
 def test_a_prompt_that_was_queued_is_a_message() -> None:
@@ -246,6 +267,19 @@ def test_unknown_lines_and_content_are_counted(write: Write) -> None:
     assert source.left_out["unknown lines (telepathy)"] == 1
     assert source.left_out["unknown content (hologram)"] == 1
     assert block in draft.nodes[0].extra["content"]
+
+
+def test_a_file_named_in_a_message_is_counted(write: Write) -> None:
+    """Claude Code adds the content of a file behind a message. It is not taken, and that is said."""
+    attached = {"type": "file", "filename": "plan.md", "content": {"type": "text"}}
+    source = source_of(
+        write(
+            line("user", "u", None, "See @plan.md"),
+            line("attachment", "v", "u", "", attachment=attached),
+        )
+    )
+    assert len(list(source.drafts())) == 1
+    assert source.left_out == {"files named in a message with @": 1}
 
 
 def test_a_broken_file_is_skipped_and_the_others_are_read() -> None:
