@@ -451,6 +451,28 @@ def test_chains_in_a_circle_are_read(new_home: NewHome) -> None:
     ]
 
 
+def read_all(path: Path) -> int:
+    """Read a damaged file to its end. Returns the number of nodes."""
+    source = hermes.open_source(Place(path))
+    if source is None:
+        return 0
+    read = 0
+    with contextlib.closing(source):
+        for draft in source.drafts():
+            assert isinstance(draft, Draft | Skipped)
+            if isinstance(draft, Draft):
+                spoken(draft)
+                read += len(draft.nodes)
+                files = [
+                    part
+                    for node in draft.nodes
+                    for part in node.parts
+                    if isinstance(part, Attached)
+                ]
+                assert all(isinstance(file.read(), bytes | None) for file in files)
+    return read
+
+
 def test_damaged_databases_never_fail(new_home: NewHome, tmp_path: Path) -> None:
     """Whatever the columns hold, and whichever pages are damaged, the result is conversations, skipped ones or an error."""
     chance = random.Random(16)
@@ -486,14 +508,7 @@ def test_damaged_databases_never_fail(new_home: NewHome, tmp_path: Path) -> None
                 ],
             )
         with contextlib.suppress(InvalidInput):
-            source = hermes.open_source(Place(path))
-            for draft in source.drafts() if source is not None else ():
-                assert isinstance(draft, Draft | Skipped)
-                if isinstance(draft, Draft):
-                    read += len(draft.nodes)
-                    spoken(draft)
-            if source is not None:
-                source.close()
+            read += read_all(path)
     assert read > ROUNDS
 
 
@@ -533,8 +548,5 @@ def test_damaged_exports_never_fail(new_home: NewHome, tmp_path: Path) -> None:
             text[: chance.randrange(len(text))] if chance.random() < 0.2 else text
         )
         with contextlib.suppress(InvalidInput):
-            source = hermes.open_source(Place(path))
-            for draft in source.drafts() if source is not None else ():
-                assert isinstance(draft, Draft | Skipped)
-                read += len(draft.nodes) if isinstance(draft, Draft) else 0
+            read += read_all(path)
     assert read > ROUNDS

@@ -590,6 +590,7 @@ class _Conversation:
         self._path: list[_Entry] = []
         """The messages without the summaries."""
         self._exact: dict[tuple[Any, ...], str] = {}
+        self._ids: Counter[str] = Counter()
         self._reviewing = False
 
     def draft(self, root: str, parent: str | None, relation: Any) -> Draft:  # noqa: ANN401  (the literal of Draft)
@@ -683,12 +684,11 @@ class _Conversation:
 
     def _add(self, row: _Row, pieces: list[Piece], model: str) -> None:
         role: Any = row["role"]
-        id_ = _id_of(row)
         if role == "assistant":
             calls = self._calls(row)
             pieces = [*self._reasoning(row), *pieces, *calls]
         node = Node(
-            id=id_,
+            id=self._id_of(row),
             parent=self._nodes[-1].id if self._nodes else None,
             role=role,
             parts=tuple(pieces),
@@ -706,6 +706,12 @@ class _Conversation:
             ),
         )
         self._nodes.append(node)
+
+    def _id_of(self, row: _Row, part: str = "") -> str:
+        """Return the id of a row. A repeated id gets a number, so that the rows stay a path."""
+        id_ = f"{_id_of(row)}{part}"
+        self._ids[id_] += 1
+        return id_ if self._ids[id_] == 1 else f"{id_}#{self._ids[id_]}"
 
     # -- compactions
 
@@ -737,7 +743,7 @@ class _Conversation:
         files = [piece for piece in pieces if isinstance(piece, Attached)]
         self._nodes.append(
             Node(
-                id=_id_of(row),
+                id=self._id_of(row),
                 parent=self._nodes[-1].id if self._nodes else None,
                 role="summary",
                 parts=(*text_parts(summary.strip()), *files),
@@ -755,7 +761,7 @@ class _Conversation:
         if not text or any(str(entry.key[1]).strip() == text for entry in self._path):
             return
         node = Node(
-            id=f"{_id_of(row)}:{name}",
+            id=self._id_of(row, f":{name}"),
             parent=self._nodes[-1].id if self._nodes else None,
             role=row["role"],
             parts=(Text(text),),
