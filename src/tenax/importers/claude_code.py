@@ -192,7 +192,7 @@ class _ClaudeCode:
         return iter(())
 
     def close(self) -> None:
-        pass
+        self._place.close()
 
     def _look(self, name: str) -> _File | None:
         head = self._place.head(name)
@@ -333,6 +333,7 @@ class _Session:
         self._preserved: dict[str, str] = {}
         """The summary that stands between a preserved message and the next one."""
         self._last = ""
+        self._last_of_side = ""
         self._side: set[str] = set()
         self._forked_from = ""
         self._first: _Line | None = None
@@ -379,14 +380,18 @@ class _Session:
     def _add_to_tree(self, line: _Line) -> None:
         uuid = line.uuid
         above = as_text(line.parent_uuid) or as_text(line.logical_parent) or None
-        if line.subtype == "compact_boundary" and above not in self._above:
-            # The message may be in another file. The path goes on.
-            above = self._last or None
+        is_side = line.is_sidechain is True
+        if above not in self._above and (
+            line.subtype == "compact_boundary" or line.is_summary is True
+        ):
+            # Older versions name no message, or one of another file. The path goes on.
+            above = (self._last_of_side if is_side else self._last) or None
         self._above[uuid] = self._preserved.get(above, above) if above else None
         if uuid in self._summaries:
             self._old_title = self._summaries[uuid]
-        if line.is_sidechain is True:
+        if is_side:
             self._side.add(uuid)
+            self._last_of_side = uuid
         else:
             self._last = uuid
         self._note(line)
@@ -536,6 +541,8 @@ class _Session:
     def _add_attachment(self, line: _Line) -> None:
         """A prompt that was typed while the model worked is an attachment of the next request."""
         attached = as_dict(line.attachment)
+        if attached.get("type") in ("file", "directory"):
+            self.left_out["files named in a message with @"] += 1
         if attached.get("type") != "queued_command":
             return
         if attached.get("commandMode") not in (None, "prompt") or line.is_meta is True:

@@ -7,7 +7,6 @@ kept messages behind the summary. Here a chain of sessions is one conversation w
 from __future__ import annotations
 
 import hashlib
-import mmap
 import re
 import shutil
 import tempfile
@@ -32,7 +31,7 @@ from tenax.importers.draft import (
     Source,
     read_time,
 )
-from tenax.importers.place import Place, read_items
+from tenax.importers.place import Place, read_items, read_rows
 from tenax.importers.reading import (
     arrange,
     as_dict,
@@ -147,7 +146,7 @@ class _Hermes:
         return iter(())
 
     def close(self) -> None:
-        pass
+        self._place.close()
 
 
 # -- the database ------------------------------------------------------------------------
@@ -176,6 +175,7 @@ class _Copy:
 
     def __init__(self, place: Place, name: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tenax-import-"))
+        self._columns: dict[str, set[str]] = {}
         try:
             self._copy(place, name)
             # The log of the copy is read only by a connection that may write.
@@ -207,16 +207,17 @@ class _Copy:
         self, table: str, wanted: Iterable[str], rest: str, bindings: tuple[Any, ...]
     ) -> Iterator[_Row]:
         """Yield rows with the wanted columns that this version of Hermes has."""
-        columns = self.columns(table)
-        names = [name for name in wanted if name in columns]
+        if table not in self._columns:
+            self._columns[table] = self.columns(table)
+        names = [name for name in wanted if name in self._columns[table]]
         listed = ", ".join(f'"{name}"' for name in names)
         for values in self.connection.execute(
             f"select {listed} from {table} {rest}",  # noqa: S608  (our own names)
             bindings,
         ):
-            yield {
-                name: _to_text(value) for name, value in zip(names, values, strict=True)
-            }
+            if any(type(value) is bytes for value in values):
+                values = [_to_text(value) for value in values]  # noqa: PLW2901
+            yield dict(zip(names, values, strict=True))
 
     def close(self) -> None:
         connection: apsw.Connection | None = getattr(self, "connection", None)
@@ -300,8 +301,14 @@ class _Home(_Hermes):
     def memories(self) -> Iterator[MemoryDraft]:
         seen: set[str] = set()
         for name in ("MEMORY.md", "USER.md"):
-            data = self._place.read(f"{self._root}memories/{name}", _MEMORY_BYTES_MAX)
-            for entry in _ENTRY_END.split((data or b"").decode("utf-8", "replace")):
+            path = f"{self._root}memories/{name}"
+            if not self._place.has(path):
+                continue
+            data = self._place.read(path, _MEMORY_BYTES_MAX)
+            if data is None:
+                self.left_out[f"unreadable memories ({name})"] = 1
+                continue
+            for entry in _ENTRY_END.split(data.decode("utf-8", "replace")):
                 text = entry.strip()
                 if text and text not in seen:
                     seen.add(text)
@@ -347,6 +354,7 @@ class _Home(_Hermes):
         return target
 
     def close(self) -> None:
+        super().close()
         self._copy.close()
         if self._unpacked is not None:
             shutil.rmtree(self._unpacked, ignore_errors=True)
@@ -380,7 +388,7 @@ class _Export(_Hermes):
         for name in self._names:
             for number, item in enumerate(_items(self._place.file(name)), 1):
                 try:
-                    value = as_dict(decode(bytes(item)))
+                    value = as_dict(decode(item))
                     parts = self._parts(value, item)
                 except ValueError as error:
                     self._broken.append(Skipped(f"{name}#{number}", "", str(error)))
@@ -392,7 +400,7 @@ class _Export(_Hermes):
                 segments |= parts
         return segments
 
-    def _parts(self, value: _Row, item: Any) -> dict[str, _Segment]:  # noqa: ANN401  (bytes or a map)
+    def _parts(self, value: _Row, item: msgspec.Raw) -> dict[str, _Segment]:
         """Return the sessions of an item: of a lineage, each of its segments."""
         if as_list(value.get("segments")):
             found = {}
@@ -406,31 +414,20 @@ class _Export(_Hermes):
         )
 
 
-def _items(path: Path) -> Iterator[Any]:
-    """Yield the sessions as parts of the mapped file, so that they are decoded one at a time."""
+def _items(path: Path) -> Iterator[msgspec.Raw]:
     try:
         with path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}.") from error
-    mapped = data.obj
-    assert isinstance(mapped, mmap.mmap)
-    if re.match(rb"\s*\{[^\S\n]*\S", data[:1024]) is None:
-        # A list, or a session that is spread over several lines.
-        yield from read_items(path)
-        return
-    start = 0
-    while start < len(data):
-        end = mapped.find(b"\n", start)
-        end = len(data) if end < 0 else end
-        if data[start:end].tobytes().strip():
-            yield data[start:end]
-        start = end + 1
+            begin = file.read(1024)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
+    # A lonely brace begins a session that is spread over several lines.
+    is_lines = re.match(rb"\s*\{[^\S\n]*\S", begin) is not None
+    yield from read_rows(path) if is_lines else read_items(path)
 
 
-def _exported(item: Any, segment: int | None) -> list[_Row]:  # noqa: ANN401  (bytes or a map)
+def _exported(item: msgspec.Raw, segment: int | None) -> list[_Row]:
     """Return the messages of an exported session. They are decoded when they are needed."""
-    value = as_dict(decode(bytes(item)))
+    value = as_dict(decode(item))
     if segment is not None:
         value = as_dict(as_list(value.get("segments"))[segment])
     return [as_dict(row) for row in as_list(value.get("messages"))]
@@ -593,6 +590,7 @@ class _Conversation:
         self._path: list[_Entry] = []
         """The messages without the summaries."""
         self._exact: dict[tuple[Any, ...], str] = {}
+        self._ids: Counter[str] = Counter()
         self._reviewing = False
 
     def draft(self, root: str, parent: str | None, relation: Any) -> Draft:  # noqa: ANN401  (the literal of Draft)
@@ -653,11 +651,14 @@ class _Conversation:
                 continue
             if self._is_left_out(row, text):
                 continue
-            exact = self._exact_key(row)
+            key = self._key(row)
+            exact = self._exact_key(row, key)
             if exact in self._exact:
                 self._note_kept(self._exact[exact])
                 continue
-            self._add(row, pieces, model, exact)
+            self._add(row, pieces, model)
+            self._path.append(_Entry(self._nodes[-1].id, key))
+            self._exact[exact] = self._nodes[-1].id
 
     def _is_shown(self, row: _Row) -> bool:
         if "active" in row and not row["active"] and not row.get("compacted"):
@@ -681,16 +682,13 @@ class _Conversation:
             return True
         return False
 
-    def _add(
-        self, row: _Row, pieces: list[Piece], model: str, exact: tuple[Any, ...]
-    ) -> None:
+    def _add(self, row: _Row, pieces: list[Piece], model: str) -> None:
         role: Any = row["role"]
-        id_ = _id_of(row)
         if role == "assistant":
             calls = self._calls(row)
             pieces = [*self._reasoning(row), *pieces, *calls]
         node = Node(
-            id=id_,
+            id=self._id_of(row),
             parent=self._nodes[-1].id if self._nodes else None,
             role=role,
             parts=tuple(pieces),
@@ -708,8 +706,12 @@ class _Conversation:
             ),
         )
         self._nodes.append(node)
-        self._path.append(_Entry(id_, self._key(row)))
-        self._exact[exact] = id_
+
+    def _id_of(self, row: _Row, part: str = "") -> str:
+        """Return the id of a row. A repeated id gets a number, so that the rows stay a path."""
+        id_ = f"{_id_of(row)}{part}"
+        self._ids[id_] += 1
+        return id_ if self._ids[id_] == 1 else f"{id_}#{self._ids[id_]}"
 
     # -- compactions
 
@@ -741,7 +743,7 @@ class _Conversation:
         files = [piece for piece in pieces if isinstance(piece, Attached)]
         self._nodes.append(
             Node(
-                id=_id_of(row),
+                id=self._id_of(row),
                 parent=self._nodes[-1].id if self._nodes else None,
                 role="summary",
                 parts=(*text_parts(summary.strip()), *files),
@@ -759,7 +761,7 @@ class _Conversation:
         if not text or any(str(entry.key[1]).strip() == text for entry in self._path):
             return
         node = Node(
-            id=f"{_id_of(row)}:{name}",
+            id=self._id_of(row, f":{name}"),
             parent=self._nodes[-1].id if self._nodes else None,
             role=row["role"],
             parts=(Text(text),),
@@ -811,7 +813,7 @@ class _Conversation:
         content = row.get("content")
         return (role, content if isinstance(content, str) else to_json(content), calls)
 
-    def _exact_key(self, row: _Row) -> tuple[Any, ...]:
+    def _exact_key(self, row: _Row, key: tuple[Any, ...]) -> tuple[Any, ...]:
         at = row.get("timestamp")
         content = row.get("content")
         # Without a time, a second "yes" is no copy of the first one.
@@ -821,7 +823,7 @@ class _Conversation:
             else ("row", _id_of(row), len(self._nodes))
         )
         return (
-            *self._key(row),
+            *key,
             content if isinstance(content, str) else to_json(content),
             place,
         )
