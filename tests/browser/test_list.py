@@ -176,7 +176,7 @@ def test_a_menu_is_not_cut_off_at_the_end_of_a_long_list(
     expect(item(tab, "Delete")).to_be_in_viewport(ratio=1)
 
 
-def test_several_conversations_are_archived_and_deleted_together(
+def test_several_conversations_are_exported_archived_and_deleted_together(
     serve: Serve, window: Window
 ) -> None:
     served = serve("Yes.")
@@ -190,7 +190,11 @@ def test_several_conversations_are_archived_and_deleted_together(
     expect(bar.get_by_role("status")).to_have_text("3 selected")
     assert "/c/" not in tab.page.url
     nothing_is_wrong(tab, "several selected")
-    tab.page.keyboard.press("Escape")
+    bar.get_by_role("button", name="Export").click()
+    with tab.page.expect_download() as download:
+        item(tab, "Export for another Tenax").click()
+    data = download.value.path().read_bytes()
+    assert data.count(b'"type":"conversation"') == 3
     expect(bar).to_have_count(0)
 
     open_menu(tab, "Number 5")

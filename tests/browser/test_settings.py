@@ -502,6 +502,10 @@ def test_everything_is_exported_and_verified(
     with zipfile.ZipFile(file) as archive:
         texts = [archive.read(name) for name in archive.namelist()]
     assert any(b"Worth keeping." in text for text in texts)
+    with tab.page.expect_download() as download:
+        section.get_by_role("link", name="For another Tenax").click()
+    assert download.value.suggested_filename.endswith(".jsonl")
+    assert b'"type":"end"' in download.value.path().read_bytes().splitlines()[-1]
 
 
 def test_the_default_mode_and_an_allow_rule(serve: Serve, window: Window) -> None:

@@ -53,12 +53,14 @@ export function SelectionBar() {
   };
   return <div class="selection" role="toolbar" aria-label={t("selection.title")}>
     <span role="status">{t("selection.count", { n: ids.length })}</span>
-    <IconButton icon="pin" name={t(pin ? "menu.pin" : "menu.unpin")} act={() => void act(patchListed(ids, { pinned: pin }))} />
-    <IconButton icon="archive" name={t(archive ? "menu.archive" : "menu.unarchive")} act={() => void act(archiveAll(ids, archive))} />
-    {moveCommands(ids).length > 0 &&
-      <Popup button={<Icon name="folder" />} name={t("menu.move")} kind="quiet icon" menu={t("menu.move")} items={() => moveCommands(ids, undefined, leaveSelection).map(menuItem)} />}
-    <Popup button={<Icon name="export" />} name={t("menu.export")} kind="quiet icon" menu={t("menu.export")} items={() => exportSeveral(ids, leaveSelection).map(menuItem)} />
-    <IconButton icon="delete" name={t("menu.delete")} kind="bad" act={() => askRemove(ids, leaveSelection)} />
-    <IconButton icon="close" name={t("selection.leave")} act={leaveSelection} />
+    <div>
+      <IconButton icon="pin" name={t(pin ? "menu.pin" : "menu.unpin")} act={() => void act(patchListed(ids, { pinned: pin }))} />
+      <IconButton icon="archive" name={t(archive ? "menu.archive" : "menu.unarchive")} act={() => void act(archiveAll(ids, archive))} />
+      {moveCommands(ids).length > 0 &&
+        <Popup button={<Icon name="folder" />} name={t("menu.move")} kind="quiet icon" menu={t("menu.move")} items={() => moveCommands(ids, undefined, leaveSelection).map(menuItem)} />}
+      <Popup button={<Icon name="export" />} name={t("menu.export")} kind="quiet icon" menu={t("menu.export")} items={() => exportSeveral(ids, leaveSelection).map(menuItem)} />
+      <IconButton icon="delete" name={t("menu.delete")} kind="bad" act={() => askRemove(ids, leaveSelection)} />
+      <IconButton icon="close" name={t("selection.leave")} act={leaveSelection} />
+    </div>
   </div>;
 }

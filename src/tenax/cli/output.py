@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -56,10 +57,17 @@ def print_exactly(text: str) -> None:
 
 
 def write_new_file(file: str, pieces: Iterable[bytes]) -> None:
-    """Write pieces to a new file. Raises `InvalidInput` if the file exists or cannot be written."""
+    """Write pieces to a new file, and remove the file after a failure.
+
+    Raises `InvalidInput` if the file exists or cannot be written.
+    """
     try:
         with open(file, "xb") as target:  # noqa: PTH123  (a name as the person typed it)
-            target.writelines(pieces)
+            try:
+                target.writelines(pieces)
+            except BaseException:
+                Path(file).unlink(missing_ok=True)
+                raise
     except FileExistsError:
         raise InvalidInput(
             f"{file} already exists.", hint="Choose another name."

@@ -96,12 +96,20 @@ class _Writer:
 
     def __init__(self, journal: Journal, conversations: Iterable[str]) -> None:
         self._journal = journal
-        self.remaining = list(conversations)[::-1]
+        self.remaining = self._in_order(conversations)
         """The conversations to be read, the next one last."""
         self._read: set[str] = set()
         self._blobs: set[bytes] = set()
         self.conversations = 0
         self.events = 0
+
+    def _in_order(self, conversations: Iterable[str]) -> list[str]:
+        """Return the conversations, the newest one first. A fork is newer than its origin."""
+        numbers: dict[str, int] = {}
+        for name in conversations:
+            with suppress(Gone, NoSuchConversation):
+                numbers[name] = self._journal.number(name)
+        return sorted(numbers, key=numbers.__getitem__, reverse=True)
 
     def read_next(self, snapshot: Snapshot) -> Iterator[Line]:
         """Yield the lines of the next conversation. Its sub-agents are the next ones after that."""
