@@ -26,7 +26,7 @@ SESSION = "1b0f6f0e-000{}-4a00-8a00-00000000000{}"
 TOMATOES, HERBS, BROKEN, WATERING, EVENING = (
     SESSION.format(number, number) for number in (1, 2, 3, 5, 6)
 )
-ROUNDS = 150
+ROUNDS = 80
 
 Write = Callable[..., Path]
 
