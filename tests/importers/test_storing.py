@@ -277,6 +277,24 @@ def test_a_compaction_stays_a_compaction(journal: Journal) -> None:
     assert clean_store(journal)
 
 
+def test_a_compaction_keeps_the_messages_after_its_cut(journal: Journal) -> None:
+    """A summary that keeps messages word for word covers only what comes before them."""
+    summary = Node(
+        id="s",
+        parent="4",
+        role="summary",
+        parts=(Text("They said hello."),),
+        extra={"kept_from": "3"},
+    )
+    kept = (user("3", "Kept question", "2"), answer("4", "Kept answer", "3"))
+    nodes = (*HELLO, *kept, summary, user("5", "Go on", "s"))
+    store(journal, talk(*nodes))
+    texts = [text for _, text in seen_by_model(journal, only(journal))]
+    assert texts[-3:] == ["Kept question", "Kept answer", "Go on"]
+    assert "Hi!" not in texts
+    assert clean_store(journal)
+
+
 def test_files_are_kept_and_missing_files_are_named(journal: Journal) -> None:
     """A picture is shown, another file is kept, and a missing one leaves its name."""
     files = (

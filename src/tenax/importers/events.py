@@ -234,6 +234,8 @@ class _Writer:
         self._tree = _Tree(draft)
         self._segment = segment
         self._segments = 1
+        self._covered = 0
+        """The last entry that a summary covers."""
         self._put_file = put_file
         self._at = draft.at or now
         self._with_runs = with_runs
@@ -367,10 +369,13 @@ class _Writer:
         if cut:
             files.append(Attached(f"{name or 'tool'}.txt", whole.encode))
         if files:
+            # The result itself holds only text, so its files follow under a call of their own.
+            names = ", ".join(make_storable(file.name) for file in files)
+            listed = ToolResult(f"{call}#files", names, name)
             self._put(
-                (MessageTool.kind,),
+                (MessageTool.kind, listed.call, names),
                 lambda _: MessageTool(
-                    [part for file in files for part in self._put_file(file)]
+                    [listed, *(part for file in files for part in self._put_file(file))]
                 ),
             )
 
@@ -378,6 +383,7 @@ class _Writer:
         self._end_run()
         parts = self._parts(node)
         last = len(self._entries) - 1
+        covered = self._last_covered(node)
         parent = self._segment
         self._segments += 1
         child = self._segment = f"{parent.partition('.')[0]}.{self._segments}"
@@ -385,16 +391,26 @@ class _Writer:
             _mark_message(ContextSummarised.kind, node.id, node.parts),
             lambda seqs: ContextSummarised(
                 [part for part in parts() if isinstance(part, Text)],
-                seqs[last],
+                seqs[covered],
                 model=node.model or None,
             ),
         )
         self._put(
             (ContextCompacted.kind,),
             lambda seqs: ContextCompacted(
-                parent, child, seqs[last + 1], seqs[last], seqs[last + 1]
+                parent, child, seqs[last + 1], seqs[covered], seqs[last + 1]
             ),
         )
+
+    def _last_covered(self, node: Node) -> int:
+        """Return the last entry that the summary covers. `kept_from` names the first message that stays word for word."""
+        last = len(self._entries) - 1
+        kept = node.extra.get("kept_from")
+        place = self._places.get(kept, 0) if isinstance(kept, str) else 0
+        # The result of a tool must not be cut off from its call.
+        is_whole = place > self._covered and self._tree.nodes[str(kept)].role != "tool"
+        self._covered = place - 1 if is_whole else last
+        return self._covered
 
     # -- runs ------------------------------------------------------------------------------
 
@@ -495,7 +511,7 @@ def _mark_message(
 def mark_of(event: Event) -> tuple[str, ...]:
     """Return the mark of a stored event."""
     match event:
-        case MessageTool(parts=[ToolResult(call=call, text=text)]):
+        case MessageTool(parts=[ToolResult(call=call, text=text), *_]):
             return MessageTool.kind, call, text
         case ToolFinished(call=call, text=text):
             return ToolFinished.kind, call, text

@@ -70,6 +70,8 @@ class Place:
         """Return the path of a file. Raises `InvalidInput`."""
         if self._zip is not None:
             return self._unpack(self._zip, name)
+        if name not in self._names:
+            raise InvalidInput(f"{self.path} has no file {name!r:.100}.")
         return self.path / name if self.path.is_dir() else self.path
 
     def read(self, name: str, most: int) -> bytes | None:
@@ -83,7 +85,14 @@ class Place:
             else:
                 with self.file(name).open("rb") as file:
                     data = file.read(most + 1)
-        except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        except (
+            InvalidInput,
+            OSError,
+            KeyError,
+            RuntimeError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ):
             return None
         return data if len(data) <= most else None
 
