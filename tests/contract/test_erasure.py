@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import psycopg
 import pytest
 
 import tenax
+from tenax.clock import Timing
 from tenax.errors import InvalidInput
 from tenax.events import (
     Blob,
@@ -30,7 +33,7 @@ from tenax.events import (
     ToolFinished,
     ToolOutput,
 )
-from tenax.journal import Journal
+from tenax.journal import Journal, open_snapshot
 from tenax.journal.verify.store import verify
 from tenax.memory.entries import MemoryEntries
 from tenax.parts import File, Text, ToolCall
@@ -199,3 +202,18 @@ def test_what_says_that_an_input_was_taken_is_not_erased() -> None:
         with pytest.raises(InvalidInput, match="holds no text"):
             journal.erase("c_1", [request.seq], by="ada")
         assert journal.waiting("c_1") == []
+
+
+def test_an_erasure_during_a_backup_stops_no_writer(tmp_path: Path) -> None:
+    """A reader holds the old pages. Writers go on at once, and the log is emptied when the reader is gone."""
+    url = f"sqlite:///{tmp_path}/tenax.db"
+    # The erasure would wait this long for the reader, and every writer with it.
+    timing = Timing(turn_seconds=3600.0, checkpoint_idle_seconds=0.05)
+    with tenax.open(url, timing=timing) as journal:
+        talk, seqs = tell(journal)
+        assert journal.words.catch_up(30)
+        with contextlib.closing(open_snapshot(url)):
+            assert not journal.erase(talk, seqs, by="me").scrubbed
+            journal.append(talk, [MessageUser([Text("I go on.")])])
+        while everywhere(url, tmp_path):
+            time.sleep(0.01)

@@ -68,6 +68,8 @@ PAGE_SIZE = 4096
 READERS_MAX = 8
 CHECKPOINT_PAGES = 4000
 POLL_SECONDS = 0.005
+_SCRUB_MS = 250
+"""How long an erasure waits for readers to empty the log. Afterwards the thread for checkpoints tries again."""
 _IDENTITY_SECONDS = 1.0
 _SURE_SECONDS = 60.0
 """The time between two looks of a reader while the process watches for commits of other processes."""
@@ -123,6 +125,8 @@ class SqliteStore(Store):
         self._threads: dict[str, threading.Thread] = {}
         self._threads_lock = threading.Lock()
         self._checkpoint_due = threading.Event()
+        self._scrub_due = False
+        """Whether the log may still have erased text, because somebody read the store during the erasure."""
         self.wakeups.on_first = self._watch
         self._file_id: tuple[int, int] | None = None
         self._queue_lock = self._prepare()
@@ -719,7 +723,7 @@ class SqliteStore(Store):
             while not self._closed.is_set():
                 busy = self._checkpoint_due.wait(self.timing.checkpoint_idle_seconds)
                 self._checkpoint_due.clear()
-                if not busy:
+                if not busy and not self._scrub_due:
                     return
                 try:
                     if connection is None:
@@ -730,6 +734,11 @@ class SqliteStore(Store):
                     # starts over in the same file: a growing log would make every commit flush metadata too.
                     with self._write_lock, self._turn():
                         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                        if self._scrub_due:
+                            connection.wal_checkpoint(
+                                mode=apsw.SQLITE_CHECKPOINT_TRUNCATE
+                            )
+                            self._scrub_due = False
                 except (
                     apsw.Error,
                     Trouble,
@@ -773,8 +782,14 @@ class SqliteStore(Store):
             with self._write_lock, self._turn():
                 connection = self._writing(durable=True)
                 connection.execute("pragma incremental_vacuum").fetchall()
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                # All writers wait meanwhile, so do not wait long for a reader such as a backup.
+                connection.set_busy_timeout(_SCRUB_MS)
+                try:
+                    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                finally:
+                    connection.set_busy_timeout(int(self.timing.turn_seconds * 1000))
         except (apsw.Error, Trouble) as error:
+            self._scrub_due = True
             self._doubt(error)
             self._checkpoint_soon()
             return False
