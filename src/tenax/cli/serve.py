@@ -33,7 +33,7 @@ from tenax.cli.systemd import Manager
 from tenax.concurrency import LockFile, python_module
 from tenax.config import Config
 from tenax.config.read import safe_path
-from tenax.config.schema import PORT_MAX, is_host
+from tenax.config.schema import PORT_MAX, Serve, is_host
 from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
 from tenax.journal.devices import Devices
@@ -45,6 +45,7 @@ __all__ = [
     "Ready",
     "code",
     "demo",
+    "find_address",
     "link",
     "links_of",
     "log_file",
@@ -308,26 +309,35 @@ def running_server(config: Config) -> Where | None:
     return None
 
 
+def find_address(settings: Serve) -> tuple[socket.AddressFamily, str]:
+    """Return the address to listen on. Raises `CannotOpen` if serve.host is unknown."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            settings.host,
+            settings.port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )[0]
+    except OSError as error:
+        raise CannotOpen(
+            f"{settings.host} is not an address of this machine.",
+            hint="Check serve.host, TENAX_HOST and --host.",
+        ) from error
+    return family, str(address[0])
+
+
 @contextlib.contextmanager
 def _listen(config: Config) -> Iterator[socket.socket]:
     """Listen on the configured port, or on the next free port. A proxy knows only the configured port."""
     host, first = config.serve.host, config.serve.port
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, first, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise CannotOpen(
-            f"{host} is not an address of this machine.",
-            hint="Check serve.host, TENAX_HOST and --host.",
-        ) from error
+    family, address = find_address(config.serve)
     tried = 1 if config.serve.url else PORTS_TRIED
     last = min(first + tried - 1, PORT_MAX)
     for port in range(first, last + 1):
         listening = socket.socket(family)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((address[0], port))
+            listening.bind((address, port))
             listening.listen(512)
         except PermissionError as error:
             listening.close()

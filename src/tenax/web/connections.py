@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 ACCEPTS_AT_ONCE: Final = 16
 """The most connections accepted by the event loop at once, before other work."""
-_FIRST_REQUEST_SECONDS: Final = 0.5
+_FIRST_REQUEST_SECONDS: Final = 1.0
 """While the server ends, the time for the first request of a connection that was already accepted."""
 _QUEUE: Final = 512
 """The most connections kept by the kernel until Tenax accepts them."""
@@ -273,7 +273,7 @@ class Connection(HttpToolsProtocol):
         A request on a new connection may be on its way. If the connection were closed now, the client would get an
         error during a restart, although the listening socket stays.
         """
-        if self.cycle is None:
+        if self._running is None:
             self.loop.call_later(_FIRST_REQUEST_SECONDS, super().shutdown)
         else:
             super().shutdown()
