@@ -299,7 +299,7 @@ def test_logs_are_those_of_the_unit(systemd: Systemd, home: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (
         0,
-        "journalctl --user-unit=tenax.service --lines=5 --follow\n",
+        "journalctl --user-unit=tenax.service --user-unit=tenax.socket --lines=5 --follow\n",
     )
     assert done.stderr == f"The server's own log: {home}/log/tenax.log\n"
 

@@ -28,9 +28,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 # A user manager of its own: in a cgroup of its own, and with a /run that nobody else sees.
 _MANAGER: Final = """
-for kind in systemd unified; do
-    mkdir -p /sys/fs/cgroup/$kind/tenax-test-$$ && echo $$ > /sys/fs/cgroup/$kind/tenax-test-$$/cgroup.procs
-done 2>/dev/null
+script=$1
+shift
+for cgroup; do mkdir "$cgroup" && echo $$ > "$cgroup/cgroup.procs" || exit 3; done
 mount --make-rslave / && mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system /run/user/0 || exit 3
 chmod 700 /run/user/0
 export XDG_RUNTIME_DIR=/run/user/0
@@ -42,7 +42,7 @@ for number in $(seq 100); do
     sleep 0.1
 done
 systemctl --user show --property=Version >/dev/null 2>&1 || exit 3
-sh -eu -c "$1"
+sh -eu -c "$script"
 code=$?
 systemctl --user exit
 wait $manager
@@ -68,18 +68,31 @@ def run_with_manager(script: str, home: Path) -> str:
     env["HOME"] = str(home)
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
         env.pop(name, None)
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", _MANAGER, "sh", script],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS * 1.5,
-        check=False,
-    )
+    cgroups = [root / f"tenax-test-{os.getpid()}" for root in _cgroup_roots()]
+    try:
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", _MANAGER, "sh", script, *cgroups],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS * 1.5,
+            check=False,
+        )
+    finally:
+        for cgroup in cgroups:
+            for folder, _, _ in os.walk(cgroup, topdown=False):
+                Path(folder).rmdir()
     if done.returncode == 3:
         raise Missing("systemd", "Its user manager does not start here.")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def _cgroup_roots() -> list[Path]:
+    """Where systemd looks for the cgroup of a process, in the old layout and in the new one."""
+    top = Path("/sys/fs/cgroup")
+    old = [top / name for name in ("systemd", "unified") if (top / name).is_dir()]
+    return old or [top]
 
 
 class Activated:

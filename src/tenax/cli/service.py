@@ -219,7 +219,7 @@ class _Service:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Refused(
-                f"systemctl {words[0]} does not end.",
+                f"systemctl {words[0]} cannot be run, or does not end.",
                 hint="To see why: tenax service logs",
             ) from error
 
@@ -378,8 +378,6 @@ def install(run_as: str | None, *, system: bool, only_print: bool) -> None:
         # A socket cannot be replaced while its service runs.
         service.act("stop", *names)
     service.act("restart", *names[:1])
-    for path in units:
-        click.echo(f"Installed: {path}")
     click.echo("Tenax is running. To open the page: tenax link")
     _echo_remarks(service)
 
@@ -395,6 +393,7 @@ def _write(units: dict[Path, str]) -> None:
             ) from None
         except OSError as error:
             raise unusable(f"{path} cannot be written", error) from error
+        click.echo(f"Installed: {path}")
 
 
 @service.command("status")
@@ -449,7 +448,8 @@ def logs(*, system: bool, follow: bool, lines: int) -> NoReturn:
     if program is None:
         raise Refused("journalctl is not installed, so there is no journal to show.")
     option = "--unit" if service.run_as else "--user-unit"
-    words = [f"{option}={service.name}.service", f"--lines={lines}"]
+    units = [f"{option}={service.name}.{kind}" for kind in ("service", "socket")]
+    words = [*units, f"--lines={lines}"]
     sys.stdout.flush()
     sys.stderr.flush()
     # journalctl replaces this process, so it gets Ctrl-C and its pager gets the terminal.
