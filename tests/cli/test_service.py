@@ -239,7 +239,7 @@ def test_status_tells_what_differs(
     tenax(capsys, "service", "install")
     code, out, _ = tenax(capsys, "service", "status")
     assert code == 0
-    assert "  tenax.service  active (running), enabled\n" in out
+    assert f"{systemd.units}/tenax.service: active (running), enabled\n" in out
     assert "Not as this Tenax would write it" not in out
     unit = systemd.units / "tenax.service"
     unit.write_text(systemd.text().replace(sys.executable, "/old/bin/python"))
@@ -250,7 +250,7 @@ def test_status_tells_what_differs(
     )
     systemd.active.unlink()
     code, out, _ = tenax(capsys, "service", "status")
-    assert (code, "tenax.service  inactive (running)" in out) == (1, True)
+    assert (code, "tenax.service: inactive (running)" in out) == (1, True)
 
 
 def test_a_service_that_does_not_start_is_told(

@@ -227,8 +227,8 @@ ls $HOME/.config/systemd/user | wc -l
 def test_a_real_user_manager_installs_restarts_and_removes_it(tmp_path: Path) -> None:
     """A restart refuses no request, a killed service comes back, and nothing is left behind."""
     said = run_with_manager(SCRIPT.format(python=sys.executable), tmp_path)
-    assert "tenax.service  active (running), enabled" in said
-    assert "tenax.socket  active (running), enabled" in said
+    assert "tenax.service: active (running), enabled" in said
+    assert "tenax.socket: active (running), enabled" in said
     assert '"ok":true' in said
     assert "REFUSED" not in said
     assert "belongs to another Tenax" in said

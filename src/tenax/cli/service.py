@@ -403,20 +403,18 @@ def status(*, system: bool) -> int:
     service = _find_service(system=system)
     units = service.units()
     installed = service.installed()
+    where = running_server(service.config)
+    if where is not None:
+        click.echo(f"Tenax is running at {where.url}")
     if not installed:
         click.echo(f"No service is installed in {service.folder}.")
-    else:
-        click.echo(f"Units in {service.folder}:")
     service.check_manager()
     for path in installed:
         active, sub, enabled = (
             service.state(path.name, name)
             for name in ("ActiveState", "SubState", "UnitFileState")
         )
-        click.echo(f"  {path.name}  {active} ({sub}), {enabled}")
-    where = running_server(service.config)
-    if where is not None:
-        click.echo(f"Tenax is running at {where.url}")
+        click.echo(f"{path}: {active} ({sub}), {enabled}")
     if not installed:
         click.echo("To install the service: tenax service install")
         return FAILED
@@ -493,10 +491,8 @@ def _remarks(service: _Service) -> Iterator[str]:
     elif (_LINGER_FOLDER / user).exists():
         yield f"Tenax starts with the machine: lingering is on for {user}."
     else:
-        yield (
-            f"Tenax runs only while {user} is logged in, because lingering is off. To start Tenax with the machine, and to "
-            f"keep it running after a logout: loginctl enable-linger {user}"
-        )
+        yield f"Tenax runs only while {user} is logged in, because lingering is off."
+        yield f"To start it with the machine, and keep it running after a logout: loginctl enable-linger {user}"
     file = service.variables_file
     missing = service.missing_variables()
     if missing:
