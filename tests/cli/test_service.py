@@ -175,6 +175,8 @@ def test_systemd_accepts_the_units(
     code, out, _ = tenax(capsys, "service", "install", "--print", *options)
     assert code == 0
     assert ("User=" in out) == system
+    # systemd reads the file as root, so the user must not be able to replace it.
+    assert ("\nEnvironmentFile=-/etc/tenax/tenax.env\n" in out) == system
     paths = []
     for path, text in re.findall(r"^# (/\S+)\n(# Written.*?)(?=^# /|\Z)", out, re.MULTILINE | re.DOTALL):  # fmt: skip
         paths.append(home / Path(path).name)

@@ -51,7 +51,7 @@ def asked(name: str) -> list[str]:
         "dev": [*needs, *extras["mcp"], *extras["postgres"], *extras["dev"]],
         "docs": [*needs, *extras["docs"]],
         "build": [*found["build-system"]["requires"], *BUILD],
-        "postgres": extras["postgres"],
+        "postgres": [*extras["postgres"]],
         "practice": list(PACKAGES),
     }[name]
 

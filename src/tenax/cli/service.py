@@ -30,6 +30,7 @@ from tenax.errors import Refused, unusable
 __all__ = ["service"]
 
 _SYSTEM_FOLDER: Final = Path("/etc/systemd/system")
+_SYSTEM_VARIABLES: Final = Path("/etc/tenax")
 _LINGER_FOLDER: Final = Path("/var/lib/systemd/linger")
 _WAIT_SECONDS: Final = 120.0
 _UNIT_MODE: Final = 0o644
@@ -105,6 +106,9 @@ class _Service:
     @property
     def variables_file(self) -> Path:
         """The file with the secrets of the service. A person writes the file."""
+        if self.run_as:
+            # systemd reads the file as root. A user who could replace it by a link would read the files of root.
+            return _SYSTEM_VARIABLES / f"{self.name}.env"
         return self.config.directories.config / "service.env"
 
     @property
