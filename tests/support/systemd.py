@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -75,13 +77,12 @@ def run_with_manager(script: str, home: Path) -> str:
             env=env,
             capture_output=True,
             text=True,
-            timeout=SECONDS * 1.5,
+            timeout=SECONDS * 4,
             check=False,
         )
     finally:
         for cgroup in cgroups:
-            for folder, _, _ in os.walk(cgroup, topdown=False):
-                Path(folder).rmdir()
+            _remove(cgroup)
     if done.returncode == 3:
         raise Missing("systemd", "Its user manager does not start here.")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,6 +94,18 @@ def _cgroup_roots() -> list[Path]:
     top = Path("/sys/fs/cgroup")
     old = [top / name for name in ("systemd", "unified") if (top / name).is_dir()]
     return old or [top]
+
+
+def _remove(cgroup: Path) -> None:
+    """Kill whatever still runs in a cgroup that a test made, and remove the cgroup."""
+    for folder, _, _ in os.walk(cgroup, topdown=False):
+        until = time.monotonic() + SECONDS
+        while pids := (Path(folder) / "cgroup.procs").read_text().split():
+            assert time.monotonic() < until, pids
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        Path(folder).rmdir()
 
 
 class Activated:

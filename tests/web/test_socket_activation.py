@@ -224,6 +224,7 @@ ls $HOME/.config/systemd/user | wc -l
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(300)
 def test_a_real_user_manager_installs_restarts_and_removes_it(tmp_path: Path) -> None:
     """A restart refuses no request, a killed service comes back, and nothing is left behind."""
     said = run_with_manager(SCRIPT.format(python=sys.executable), tmp_path)
