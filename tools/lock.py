@@ -30,9 +30,9 @@ RUN_EXTRAS: Final = ("discord", "matrix", "mcp", "secrets", "telegram", "webhook
 
 def main() -> int:
     """Resolve anew and write all files. Those that other files stand on come first, so that they agree."""
-    build = tomllib.loads((ROOT / _PYPROJECT).read_text(encoding="utf-8"))[
-        "build-system"
-    ]["requires"]
+    pyproject = tomllib.loads((ROOT / _PYPROJECT).read_text(encoding="utf-8"))
+    build = pyproject["build-system"]["requires"]
+    postgres = pyproject["project"]["optional-dependencies"]["postgres"]
     with tempfile.TemporaryDirectory() as folder:
         uv = _installed(Path(folder))
         _compile(uv, "dev", _PYPROJECT, "--extra", "dev")
@@ -60,6 +60,15 @@ def main() -> int:
             "--constraint",
             "requirements/dev.txt",
             needs=[*build, *BUILD],
+        )
+        # The image of the Dockerfile has the driver too.
+        _compile(
+            uv,
+            "postgres",
+            "-",
+            "--constraint",
+            "requirements/dev.txt",
+            needs=postgres,
         )
         # The package of the model asks for a library that takes minutes to compile and is never used.
         _compile(uv, "practice", "-", "--no-deps", needs=PACKAGES)

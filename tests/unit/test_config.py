@@ -704,6 +704,11 @@ def test_a_public_address_that_cannot_be_is_told(
             "TENAX_HOST is 'my host'; it must be the name or the address of a host",
         ),
         (
+            "",
+            {"TENAX_URL": "tenax.example.org"},
+            "TENAX_URL is 'tenax.example.org', which cannot be the address of the page",
+        ),
+        (
             'proxies = ["10.0.0.0/8"]',
             {},
             r"serve\.proxies in .* has '10\.0\.0\.0/8', which is not an IP address",

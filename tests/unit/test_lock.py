@@ -15,7 +15,7 @@ from tenax.models.practice.practice import PACKAGES
 from tools.lock import BUILD, PYTHON_MIN
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("run", "dev", "docs", "build", "practice")
+NAMES = ("run", "dev", "docs", "build", "postgres", "practice")
 PIN = re.compile(r"^([a-z0-9-]+)(\[[a-z0-9,-]+\])?==(\S+)( ; .+)? \\$")
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
@@ -51,6 +51,7 @@ def asked(name: str) -> list[str]:
         "dev": [*needs, *extras["mcp"], *extras["postgres"], *extras["dev"]],
         "docs": [*needs, *extras["docs"]],
         "build": [*found["build-system"]["requires"], *BUILD],
+        "postgres": [*extras["postgres"]],
         "practice": list(PACKAGES),
     }[name]
 
@@ -85,7 +86,7 @@ def test_what_is_asked_for_is_pinned(name: str) -> None:
 def test_the_files_agree() -> None:
     """Installed one after the other, none takes back what another brought; and what is tested is what is run."""
     dev = pins("dev")
-    for name in ("run", "build", "practice"):
+    for name in ("run", "build", "postgres", "practice"):
         for package, versions in pins(name).items():
             assert versions <= dev.get(package, versions), package
 

@@ -91,6 +91,11 @@ COMMANDS: Final = {
     "serve": LazyCommand(
         "tenax.cli.serve", "serve", "Serve the page, and print a link that opens it."
     ),
+    "service": LazyCommand(
+        "tenax.cli.service",
+        "service",
+        "Start Tenax by itself, as a service of systemd.",
+    ),
     "setup": LazyCommand("tenax.cli.setup", "setup", "Choose the model that answers."),
     "show": LazyCommand(
         "tenax.cli.show",

@@ -1,6 +1,7 @@
 """`tenax serve`: a small parent process. The parent holds the socket, starts the server, and restarts a dead server.
 
-The socket outlives the server, so a page reconnecting during a restart waits instead of being refused. A lock allows a
+The socket outlives the server, so a page reconnecting during a restart waits instead of being refused. If systemd passes
+the socket, it outlives the parent too. A lock allows a
 single server per state folder, and the lock file holds the address. `tenax link` signs another browser in; `tenax demo`
 opens the tour.
 """
@@ -28,10 +29,11 @@ import msgspec
 
 from tenax.cli.frame import FAILED, pass_config
 from tenax.cli.lines import minute
+from tenax.cli.systemd import Manager
 from tenax.concurrency import LockFile, python_module
 from tenax.config import Config
 from tenax.config.read import safe_path
-from tenax.config.schema import PORT_MAX, is_host
+from tenax.config.schema import PORT_MAX, Serve, is_host
 from tenax.errors import CannotOpen, Refused, unusable
 from tenax.journal import LOCAL_USER
 from tenax.journal.devices import Devices
@@ -39,7 +41,17 @@ from tenax.runtime.runtime import open_store
 from tenax.text import to_one_line
 from tenax.web.links import Links
 
-__all__ = ["Ready", "code", "demo", "link", "links_of", "log_file", "serve"]
+__all__ = [
+    "Ready",
+    "code",
+    "demo",
+    "find_address",
+    "link",
+    "links_of",
+    "log_file",
+    "running_server",
+    "serve",
+]
 
 PORTS_TRIED: Final = 20
 STOP_SECONDS: Final = 4.5
@@ -98,10 +110,15 @@ def _port(
     expose_value=False,
     help="Listen on this port instead of serve.port.",
 )
+@click.option(
+    "--no-link",
+    is_flag=True,
+    help="Print no link. A service uses this option, because its output is kept in a log.",
+)
 @pass_config
-def serve(config: Config) -> int:
+def serve(config: Config, *, no_link: bool) -> int:
     """Serve the page, and print a link that opens it. Ctrl-C ends the server."""
-    return _serve(config, "/")
+    return _serve(config, None if no_link else "/")
 
 
 @click.command("demo")
@@ -141,7 +158,7 @@ def link(config: Config, user: str | None, revoke: str | None, *, lists: bool) -
     if revoke is not None:
         return _revoke(config, revoke, user)
     user = LOCAL_USER if user is None else user
-    where = _running(config)
+    where = running_server(config)
     if where is None:
         click.echo("The server is not running. Start it with: tenax serve", err=True)
         return FAILED
@@ -197,21 +214,28 @@ def _revoke(config: Config, id: str, user: str | None) -> int:  # noqa: A002  (t
     return 0
 
 
-def _serve(config: Config, to: str) -> int:
+def _serve(config: Config, to: str | None) -> int:
+    """Serve until SIGINT or SIGTERM. `to` is the path that the printed link opens; with `None`, no link is printed."""
+    manager = Manager(os.environ)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(_locked(config))
         if lock is None:
-            where = _running(config)
+            where = running_server(config)
             address = where.url if where is not None else "another address"
             click.echo(f"Tenax is already running at {address}", err=True)
+            if to is None:
+                # A service manager tries again until the other server ends.
+                return FAILED
             if where is not None:
                 click.echo(_link(config, where.url, to))
             return 0
-        listening = stack.enter_context(_listen(config))
+        passed = manager.listening_socket()
+        listening = stack.enter_context(passed or _listen(config))
         stack.enter_context(_own_terminal())
         host, port = listening.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        return _Parent(config, listening, lock, Where(url, os.getpid())).run(to)
+        where = Where(url, os.getpid())
+        return _Parent(config, listening, lock, where, manager).run(to)
 
 
 @contextlib.contextmanager
@@ -274,7 +298,7 @@ def _locked(config: Config) -> Iterator[LockFile | None]:
         yield lock
 
 
-def _running(config: Config) -> Where | None:
+def running_server(config: Config) -> Where | None:
     """Return the address of the running server, or `None`."""
     file = config.directories.state / "run" / "serve"
     try:
@@ -285,26 +309,35 @@ def _running(config: Config) -> Where | None:
     return None
 
 
+def find_address(settings: Serve) -> tuple[socket.AddressFamily, str]:
+    """Return the address to listen on. Raises `CannotOpen` if serve.host is unknown."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            settings.host,
+            settings.port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )[0]
+    except OSError as error:
+        raise CannotOpen(
+            f"{settings.host} is not an address of this machine.",
+            hint="Check serve.host, TENAX_HOST and --host.",
+        ) from error
+    return family, str(address[0])
+
+
 @contextlib.contextmanager
 def _listen(config: Config) -> Iterator[socket.socket]:
     """Listen on the configured port, or on the next free port. A proxy knows only the configured port."""
     host, first = config.serve.host, config.serve.port
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, first, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise CannotOpen(
-            f"{host} is not an address of this machine.",
-            hint="Check serve.host, TENAX_HOST and --host.",
-        ) from error
+    family, address = find_address(config.serve)
     tried = 1 if config.serve.url else PORTS_TRIED
     last = min(first + tried - 1, PORT_MAX)
     for port in range(first, last + 1):
         listening = socket.socket(family)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((address[0], port))
+            listening.bind((address, port))
             listening.listen(512)
         except PermissionError as error:
             listening.close()
@@ -344,16 +377,22 @@ class _Parent:
     """The parent process. Starts the server process, and restarts the server until Ctrl-C or SIGTERM."""
 
     def __init__(
-        self, config: Config, listening: socket.socket, lock: LockFile, where: Where
+        self,
+        config: Config,
+        listening: socket.socket,
+        lock: LockFile,
+        where: Where,
+        manager: Manager,
     ) -> None:
         self._config = config
         self._listening = listening
         self._lock = lock
         self._where = where
+        self._manager = manager
         self._child: subprocess.Popen[bytes] | None = None
         self._deaths: deque[float] = deque(maxlen=DEATHS_MAX)
 
-    def run(self, to: str) -> int:
+    def run(self, to: str | None) -> int:
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, self._stop)
         try:
@@ -361,7 +400,11 @@ class _Parent:
             if not ready.ok:
                 raise Refused(ready.error, hint=ready.hint)
             self._say_where()
-            self._welcome(_link(self._config, self._where.url, to))
+            if to is None:
+                _tell(f"Tenax is running at {self._where.url}")
+            else:
+                self._welcome(_link(self._config, self._where.url, to))
+            self._manager.notify("READY=1", f"STATUS=Running at {self._where.url}")
             return self._restart_dead_servers()
         except _Stop:
             return self._stop_server()
@@ -431,6 +474,7 @@ class _Parent:
 
     def _stop_server(self) -> int:
         """Stop the server process. The server ends the streams of pages and parks running turns for the next start."""
+        self._manager.notify("STOPPING=1")
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
             # After the timeout, `run` kills the process.

@@ -183,7 +183,7 @@ def _resolve(
         fallback=settings.fallback,
         models=models,
         resume=settings.resume,
-        serve=_resolve_serve(settings.serve, file),
+        serve=_resolve_serve(settings.serve, file, decoder.locked),
         budget=settings.budget,
         backup=settings.backup,
         backup_folder=_resolve_path(
@@ -553,7 +553,7 @@ def _check_rules(rules: tuple[RuleSettings, ...], file: Path) -> tuple[Rule, ...
     return tuple(found)
 
 
-def _resolve_serve(serve: Serve, file: Path) -> Serve:
+def _resolve_serve(serve: Serve, file: Path, locked: Mapping[str, str]) -> Serve:
     """Check the addresses in [serve], and write the public address as browsers write it."""
     for address in serve.proxies:
         try:
@@ -563,13 +563,16 @@ def _resolve_serve(serve: Serve, file: Path) -> Serve:
                 f"serve.proxies in {file} has {address!r}, which is not an IP address.",
                 hint='Write the address that the proxy connects from: proxies = ["127.0.0.1"].',
             ) from error
-    return replace(serve, url=_public_url(serve.url, file)) if serve.url else serve
+    if not serve.url:
+        return serve
+    origin = locked.get("serve.url", f"serve.url in {file}")
+    return replace(serve, url=_public_url(serve.url, origin))
 
 
-def _public_url(text: str, file: Path) -> str:
+def _public_url(text: str, origin: str) -> str:
     """Return a public address in lower case, without the default port and without a slash at the end."""
     error = ConfigError(
-        f"serve.url in {file} is {hide_password(text)!r}, which cannot be the address of the page.",
+        f"{origin} is {hide_password(text)!r}, which cannot be the address of the page.",
         hint="Write the scheme, the name, and if necessary the port and the path: "
         'url = "https://tenax.example.org" or url = "https://example.org/tenax".',
     )

@@ -367,6 +367,7 @@ class Serve(Settings, frozen=True, kw_only=True):
         str,
         _about(
             "The public address of the page, if a reverse proxy serves it: https://tenax.example.org.",
+            variable="TENAX_URL",
             shape='an address in quotes: url = "https://tenax.example.org"',
         ),
     ] = ""

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 ACCEPTS_AT_ONCE: Final = 16
 """The most connections accepted by the event loop at once, before other work."""
+_FIRST_REQUEST_SECONDS: Final = 1.0
+"""While the server ends, the time for the first request of a connection that was already accepted."""
 _QUEUE: Final = 512
 """The most connections kept by the kernel until Tenax accepts them."""
 _PIPELINE: Final = 8
@@ -264,6 +266,17 @@ class Connection(HttpToolsProtocol):
         # These attributes refer to the connection. Without the references, the connection and its data are freed now.
         self.pipeline.clear()
         self._running = self.cycle = self.scope = None  # type: ignore[assignment]
+
+    def shutdown(self) -> None:
+        """End the connection, because the server ends.
+
+        A request on a new connection may be on its way. If the connection were closed now, the client would get an
+        error during a restart, although the listening socket stays.
+        """
+        if self._running is None:
+            self.loop.call_later(_FIRST_REQUEST_SECONDS, super().shutdown)
+        else:
+            super().shutdown()
 
     def sign_in(self, user: str) -> None:
         """Count the connection as a connection of the user, no longer as a connection without a sign-in."""
