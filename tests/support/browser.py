@@ -26,6 +26,7 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Dialog,
+    FrameLocator,
     Locator,
     Page,
     Playwright,
@@ -281,6 +282,19 @@ class Window:
     def enter(self, served: Served) -> Tab:
         """A tab for somebody who opens the link."""
         return self.tab(served.link)
+
+
+def inside(frame: Locator) -> FrameLocator:
+    """Wait until a frame shows a document, and look into it.
+
+    Playwright asks a frame without a document for ever, whatever the time limit. The page loads a frame when the frame comes
+    near the screen. In a frame without scripts no timer fires, so no script of a test may wait there.
+    """
+    frame.scroll_into_view_if_needed()
+    content = frame.element_handle().content_frame()
+    assert content is not None
+    content.wait_for_url(re.compile("."), wait_until="commit")
+    return frame.content_frame
 
 
 def client(served: Served) -> Client:
