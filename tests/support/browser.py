@@ -121,6 +121,11 @@ _READ_ALL: Final = """async () => {
   return [...rows.values()];
 }"""
 
+_SOURCE: Final = """(frame, selector) => {
+  const shown = new DOMParser().parseFromString(frame.srcdoc, 'text/html');
+  return [...shown.querySelectorAll(selector)].map((element) => element.textContent);
+}"""
+
 expect.set_options(timeout=SECONDS * 1000)
 
 
@@ -287,14 +292,23 @@ class Window:
 def inside(frame: Locator) -> FrameLocator:
     """Wait until a frame shows a document, and look into it.
 
-    Playwright asks a frame without a document for ever, whatever the time limit. The page loads a frame when the frame comes
-    near the screen. In a frame without scripts no timer fires, so no script of a test may wait there.
+    The first check of `expect` has no time limit (Playwright 1.65), and waits for ever for a frame without a document: the page
+    loads a frame when the frame comes near the screen. In a frame without scripts no timer fires, and rarely the check gets
+    no answer: look at such a frame from outside, with `source`.
     """
     frame.scroll_into_view_if_needed()
     content = frame.element_handle().content_frame()
     assert content is not None
     content.wait_for_url(re.compile("."), wait_until="commit")
     return frame.content_frame
+
+
+def source(frame: Locator, selector: str) -> list[str]:
+    """Return the texts of elements in the source of a frame without scripts. The frame shows a document."""
+    inside(frame)
+    expect(frame).to_have_attribute("sandbox", "")
+    found: list[str] = frame.evaluate(_SOURCE, selector)
+    return found
 
 
 def client(served: Served) -> Client:
