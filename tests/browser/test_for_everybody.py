@@ -23,6 +23,12 @@ PHONE = {
     "has_touch": True,
     "is_mobile": True,
 }
+LOOKS = [
+    ("light", "desktop"),
+    ("dark", "phone"),
+    pytest.param("light", "phone", marks=pytest.mark.nightly),
+    pytest.param("dark", "desktop", marks=pytest.mark.nightly),
+]
 PAGE_BYTES_MAX = 300_000
 FIRST_BYTES_MAX = 110_000
 FIRST_REQUESTS_MAX = 10
@@ -49,8 +55,7 @@ def nothing_is_wrong(tab: Tab, where: str) -> None:
     assert not wrong, f"{where}: {wrong}"
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "size"), LOOKS)
 def test_nothing_keeps_anybody_out(
     chromium: Chromium, serve: Serve, scheme: str, size: str
 ) -> None:
