@@ -18,7 +18,16 @@ import pytest
 from playwright.sync_api import Playwright
 
 from tenax.models import Reply
-from tests.support.browser import Beside, Chromium, Pace, Tab, Wire, expect, launched
+from tests.support.browser import (
+    Beside,
+    Chromium,
+    Pace,
+    Tab,
+    Wire,
+    expect,
+    inside,
+    launched,
+)
 from tests.support.files import png
 from tests.support.proxies import NAMES, Certificate, Site, caddy, nginx, sites
 from tests.support.served import SECONDS, Page, Served, Stream, kept_port
@@ -131,9 +140,8 @@ def test_a_person_works_through_a_proxy(
         expect(waiting.get_by_role("progressbar")).to_have_count(0)
         _streams(tab, pace)
         _shows_the_picture(tab)
-        expect(page.frame_locator(".code iframe").locator("svg")).to_contain_text(
-            "Ship it"
-        )
+        drawing = inside(page.locator(".code iframe")).locator("svg")
+        expect(drawing).to_contain_text("Ship it")
         (cookie,) = window.context.cookies()
         flags = {name: cookie.get(name) for name in ("path", "secure", "httpOnly")}
         assert flags == {"path": path, "secure": True, "httpOnly": True}

@@ -90,7 +90,7 @@ IMPATIENT = """
 import sys
 if {"tenax.web", "-p"} & set(sys.orig_argv):
     from functools import partial
-    from tenax import runtime
+    from tenax.runtime import runtime
     runtime.Limits = partial(runtime.Limits, pause=0.05)
 """
 

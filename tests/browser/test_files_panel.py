@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tenax.models import Reply, ScriptedCall
 from tests.browser.test_for_everybody import nothing_is_wrong
-from tests.support.browser import Serve, Tab, Window, expect
+from tests.support.browser import Serve, Tab, Window, expect, inside
 
 READ = ScriptedCall("read_file", {"path": "notes/journal.md"})
 FILES = {
@@ -55,7 +55,7 @@ def test_files_are_shown_by_their_kind(
     expect(panel.locator(".hljs-keyword").first).to_have_text("def")
     tab.button("Back to the files").click()
     panel.get_by_role("button", name="page.html").click()
-    frame = tab.page.frame_locator(".files-panel iframe")
+    frame = inside(tab.page.locator(".files-panel iframe"))
     expect(frame.locator("h1")).to_have_text("Hello")
     assert "pwned" not in tab.page.title()
 

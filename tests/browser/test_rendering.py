@@ -14,7 +14,7 @@ from tenax.models import Reply, ScriptedCall
 from tenax.parts import Image, Text
 from tests.browser.test_for_everybody import nothing_is_wrong
 from tests.contract.engine.base import begin
-from tests.support.browser import Chromium, Pace, Serve, Window, expect
+from tests.support.browser import Chromium, Pace, Serve, Window, expect, inside, source
 from tests.support.files import png
 
 MATH = r"""Energy: \(E = mc^2\), and a price of $5 to $6.
@@ -89,7 +89,7 @@ def test_a_diagram_is_drawn_in_a_frame_of_its_own(serve: Serve, window: Window) 
     tab.say("Draw it")
     answer = tab.rows("assistant", "")
     good, bad = answer.locator(".code").nth(0), answer.locator(".code").nth(1)
-    drawing = good.frame_locator("iframe").locator("svg")
+    drawing = inside(good.locator("iframe")).locator("svg")
     expect(drawing).to_contain_text("Ship it")
     expect(good.locator("iframe")).to_have_attribute("sandbox", "allow-scripts")
     expect(good.locator("pre")).to_be_hidden()
@@ -108,7 +108,7 @@ def test_a_diagram_follows_the_theme(serve: Serve, chromium: Chromium) -> None:
     with chromium.window(color_scheme="dark") as window:
         tab = window.enter(serve(DIAGRAM))
         tab.say("Draw it")
-        frame = tab.rows("assistant", "").frame_locator("iframe").first
+        frame = inside(tab.rows("assistant", "").locator("iframe").first)
         root = frame.locator("html")
         expect(frame.locator("svg")).to_contain_text("Ship it")
         expect(root).to_have_css("color-scheme", "dark")
@@ -284,9 +284,9 @@ def test_everything_in_an_answer_is_for_everybody(
             tab = window.tab(served.tenax("link").stdout.strip())
             tab.say("Show it")
             answer = tab.rows("assistant", "")
-            drawing = answer.frame_locator(".code.drawn iframe").first.locator("svg")
-            expect(drawing).to_contain_text("Ship it")
+            drawing = inside(answer.locator(".code.drawn iframe").first)
+            expect(drawing.locator("svg")).to_contain_text("Ship it")
             answer.get_by_role("button", name="Preview").click()
-            inner = answer.frame_locator(".code:not(.drawn) iframe")
-            expect(inner.frame_locator("iframe").locator("h1")).to_have_text("Hello")
+            preview = inside(answer.locator(".code:not(.drawn) iframe"))
+            assert source(preview.locator("iframe"), "h1") == ["Hello"]
             nothing_is_wrong(tab, f"answer {width}")

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Route
 from tenax.config import load
 from tenax.models import Reply
 from tenax.testing import Provider
-from tests.browser.test_for_everybody import PHONE, nothing_is_wrong
+from tests.browser.test_for_everybody import LOOKS, PHONE, nothing_is_wrong
 from tests.browser.test_models import MODELS, set_up_two
 from tests.support.browser import (
     Beside,
@@ -99,8 +99,7 @@ def test_every_section_opens_by_click_by_key_and_by_address(
     expect(title).to_have_text("Models")
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "size"), LOOKS)
 def test_no_section_keeps_anybody_out(
     chromium: Chromium, serve: Serve, tmp_path: Path, scheme: str, size: str
 ) -> None:

@@ -26,6 +26,7 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Dialog,
+    FrameLocator,
     Locator,
     Page,
     Playwright,
@@ -118,6 +119,11 @@ _READ_ALL: Final = """async () => {
     if (box.scrollTop === before) break;
   }
   return [...rows.values()];
+}"""
+
+_SOURCE: Final = """(frame, selector) => {
+  const shown = new DOMParser().parseFromString(frame.srcdoc, 'text/html');
+  return [...shown.querySelectorAll(selector)].map((element) => element.textContent);
 }"""
 
 expect.set_options(timeout=SECONDS * 1000)
@@ -281,6 +287,28 @@ class Window:
     def enter(self, served: Served) -> Tab:
         """A tab for somebody who opens the link."""
         return self.tab(served.link)
+
+
+def inside(frame: Locator) -> FrameLocator:
+    """Wait until a frame shows a document, and look into it.
+
+    The first check of `expect` has no time limit (Playwright 1.65), and waits for ever for a frame without a document: the page
+    loads a frame when the frame comes near the screen. In a frame without scripts no timer fires, and rarely the check gets
+    no answer: look at such a frame from outside, with `source`.
+    """
+    frame.scroll_into_view_if_needed()
+    content = frame.element_handle().content_frame()
+    assert content is not None
+    content.wait_for_url(re.compile("."), wait_until="commit")
+    return frame.content_frame
+
+
+def source(frame: Locator, selector: str) -> list[str]:
+    """Return the texts of elements in the source of a frame without scripts. The frame shows a document."""
+    inside(frame)
+    expect(frame).to_have_attribute("sandbox", "")
+    found: list[str] = frame.evaluate(_SOURCE, selector)
+    return found
 
 
 def client(served: Served) -> Client:

@@ -11,6 +11,7 @@ import os
 import pwd
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,10 +37,15 @@ WATCHDOG: Final = (
 class PostgresServer:
     """One server. Stopping and starting keeps its data and its address."""
 
-    def __init__(self, settings: Mapping[str, str | int] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str | int] | None = None,
+        *,
+        port: int | None = None,
+    ) -> None:
         self._settings = dict(settings or {})
         self._names = count(1)
-        self.port = _free_port()
+        self.port = port or _free_port()
 
     def __enter__(self) -> Self:
         programs = find_programs()
@@ -132,6 +138,25 @@ class PostgresServer:
         os.kill(wal_writer, signal.SIGCONT)
         self.stop("immediate")
 
+    def lose(self) -> None:
+        """Kill every process with SIGKILL and remove the data, as if the machine were gone."""
+        postmaster, *_, segment = self._postmaster_file()[:7]
+        os.kill(int(postmaster), signal.SIGSTOP)  # it starts no process meanwhile
+        listed = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", postmaster],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for pid in (postmaster, *listed.stdout.split()):
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        # Only the segment that guards the data outlives the processes.
+        subprocess.run(
+            ["ipcrm", "-m", segment.split()[1]], capture_output=True, check=False
+        )
+        shutil.rmtree(self.data)
+
     def kill_backend(self, pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
         """Kill one connection's process, if it is still there.
 
@@ -141,9 +166,7 @@ class PostgresServer:
             ["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, check=False
         )
         try:
-            if int(parent.stdout or 0) != int(
-                (self.data / "postmaster.pid").read_text().split()[0]
-            ):
+            if int(parent.stdout or 0) != int(self._postmaster_file()[0]):
                 return False
             os.kill(pid, number)
         except (
@@ -154,6 +177,10 @@ class PostgresServer:
             # the server or the process has gone
             return False
         return True
+
+    def _postmaster_file(self) -> list[str]:
+        """The process id of the server, and more lines about it."""
+        return (self.data / "postmaster.pid").read_text().split("\n")
 
     @property
     def data(self) -> Path:

@@ -177,8 +177,9 @@ async def _work(folder: Path, runs: int) -> Report:
             (git / secret).write_text(_SECRET)
         (work / other).symlink_to(beside / leads_to)
         before = _outside(beside)
-        # Half of the runs put the link in the place of the repository first.
-        with swapping(*((work / one, work / other)[:: 1 if number % 2 else -1])):
+        # Half of the runs of each swap put the link in the place of the repository first.
+        order = 1 if number // len(swaps) % 2 else -1
+        with swapping(*((work / one, work / other)[::order])):
             try:
                 running = await Sandbox().start(_COMMAND, work)
             except ToolFailed as error:

@@ -15,8 +15,14 @@ class Standby(PostgresServer):
     Stop it before the primary is used alone: a synchronous primary waits for its standby.
     """
 
-    def __init__(self, primary: PostgresServer, *, synchronous: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        primary: PostgresServer,
+        *,
+        synchronous: bool = False,
+        port: int | None = None,
+    ) -> None:
+        super().__init__(port=port)
         self._primary = primary
         self._synchronous = synchronous
 

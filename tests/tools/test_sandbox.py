@@ -214,7 +214,7 @@ def test_a_command_that_swaps_a_repository_for_a_link_gets_another_one_nowhere(
     user: str,
 ) -> None:
     """The repository, its hooks, its settings or a folder on the way: nothing outside is reached, nothing protected is written."""
-    report = _raced(USERS[user], 54)
+    report = _raced(USERS[user], 24)
     assert (report.escaped, report.lost, report.errors) == ([], [], [])
     # no command begins while a repository is being moved, so that some are refused
     assert report.ran

@@ -851,7 +851,8 @@ def too_new(schema: int) -> SchemaTooNew:
     """Return the error for a store changed by a newer version of Tenax."""
     return SchemaTooNew(
         f"The store has schema {schema}, and this Tenax knows {SCHEMA_VERSION}: a newer Tenax has changed it.",
-        hint="restart with the newer version; or move the store away, and restore the backup from before the upgrade: tenax restore",
+        hint="restart with the newer version; or, to go back to the backup from before the upgrade, find it with `tenax backup --list`, "
+        "move the store away, and run: tenax restore FOLDER --at BACKUP",
     )
 
 
