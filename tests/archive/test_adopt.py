@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
 
 import tenax
 from tenax.archive.service import Adopted, adopt, back_up, restore
+from tenax.channels.rows import ChannelRows, Outgoing
 from tenax.config import Config, load
 from tenax.errors import InvalidInput, NoSuchConversation, StoreDamaged
 from tenax.events import ConversationOpened, RunFinished, RunStarted
-from tenax.journal import Journal, open_snapshot
+from tenax.journal import Journal
 from tenax.journal.base import Reader
 from tenax.journal.spool import HeldEvent, Spool
-from tenax.journal.tables import Table
 from tenax.journal.verify.store import verify
-from tests.archive.conftest import ConfigFor, NewUrl, read_tables
+from tests.archive.conftest import ConfigFor, NewUrl, count_rows, read_tables
 from tests.support.damage import break_events, copy_store, put_back
 from tests.support.world import build, words
 
@@ -46,7 +45,7 @@ def test_an_adopted_store_has_the_same_rows_and_a_new_incarnation(
     assert (adopted.conversations, adopted.missing) == (5, [])
     assert adopted.events > 50
     assert read_tables(url) == before
-    assert _rows(url, "leases") == _rows(url, "instances") == 0
+    assert count_rows(url, "leases") == count_rows(url, "instances") == 0
     with tenax.open(url, user="ada") as journal:
         assert journal.incarnation != incarnation
         assert verify(journal).ok
@@ -77,11 +76,14 @@ def test_nothing_owed_is_sent_again_by_itself(config: Config) -> None:
 
 def test_a_damaged_store_is_not_changed(config: Config) -> None:
     break_events(config.store_url, "c_talk", "message.user")
-    before, leases = read_tables(config.store_url), _rows(config.store_url, "instances")
+    before, leases = (
+        read_tables(config.store_url),
+        count_rows(config.store_url, "instances"),
+    )
     with pytest.raises(StoreDamaged, match=r"not changed: it has \d+ problem"):
         adopt(config)
     assert read_tables(config.store_url) == before
-    assert _rows(config.store_url, "instances") == leases
+    assert count_rows(config.store_url, "instances") == leases
 
 
 def test_it_is_refused_while_another_process_uses_the_store(config: Config) -> None:
@@ -113,9 +115,7 @@ def test_an_older_copy_is_adopted_without_the_missing_events(
     with tenax.open(url) as journal:
         journal.append("c", [words("lost")])
     put_back(tmp_path / "copy", path)
-    assert adopt(config) == Adopted(
-        1, 1, ["c: event 2 was stored, and is missing."]
-    )
+    assert adopt(config) == Adopted(1, 1, ["c: event 2 was stored, and is missing."])
     with tenax.open(url) as journal:
         assert journal.missing == []
         assert journal.append("c", [words("new")])[0].seq == 2
@@ -156,16 +156,7 @@ def _add_turn(journal: Journal) -> None:
 
 
 def _add_delivery(journal: Journal) -> None:
-    from tenax.channels.rows import ChannelRows, Outgoing  # noqa: PLC0415
-
     rows = ChannelRows(journal)
     num = rows.number("local", "c")
-    rows.put_delivery(
-        Outgoing("telegram:1", "7", "", "a:1:2", 0, num, 2, "sending", "k", "", "", 0, 0, 0, "", 5)  # fmt: skip
-    )
-
-
-def _rows(url: str, table: str) -> int:
-    with contextlib.closing(open_snapshot(url)) as snapshot:
-        key = snapshot.columns(table)[0]
-        return len(list(snapshot.rows(Table(table, (key,)))))
+    sending = Outgoing("telegram:1", "7", "", "a:1:2", 0, num, 2, "sending", "k")
+    rows.put_delivery(sending)

@@ -169,4 +169,3 @@ class OutputSpool:
 
 _numbers = itertools.count(1)
 """Numbers for spool names. A process may have a runtime per user, and each runtime has its own spool."""
-

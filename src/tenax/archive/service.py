@@ -53,12 +53,8 @@ __all__ = [
 Report = Callable[[str, int, int], None]
 """Called with the name of the step, the number of finished conversations, and the number of all of them."""
 _LOCK_SECONDS: Final = 5.0
-_STOP_TO_MOVE: Final = (
-    "Stop it first: the old store must not change during the move."
-)
-_STOP_TO_ADOPT: Final = (
-    "Stop it first. If PostgreSQL has just started and nothing else runs, try again in 15 seconds."
-)
+_STOP_TO_MOVE: Final = "Stop it first: the old store must not change during the move."
+_STOP_TO_ADOPT: Final = "Stop it first. If PostgreSQL has just started and nothing else runs, try again in 15 seconds."
 
 
 class Backup(NamedTuple):
@@ -225,7 +221,12 @@ def restore(
         _make_parent(config.store_url)
         try:
             events = _fill(
-                store, folder, manifest, _step(report, "restoring"), clock, restoring=True
+                store,
+                folder,
+                manifest,
+                _step(report, "restoring"),
+                clock,
+                restoring=True,
             )
             left = put_files(config, folder, manifest, passphrase)
         except BaseException:

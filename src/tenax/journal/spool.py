@@ -269,7 +269,8 @@ def unsent(folder: Path) -> list[Path]:
     return [
         file.parent
         for file in sorted(folder.glob("*/spool"))
-        if not is_empty(file) and not LockFile.is_held(file.with_name("lock"), posix=True)
+        if not is_empty(file)
+        and not LockFile.is_held(file.with_name("lock"), posix=True)
     ]
 
 

@@ -476,6 +476,15 @@ where k.reader = :reader and k.behind = 1 and k.conversation > :past
       and (k.retry_at is null or k.retry_at <= :now) and (cast(:owner as text) is null or c.owner = :owner)
 order by k.conversation limit :limit
 
+-- name: owed_answers
+select c.owner, c.id from heads h join conversations c on c.num = h.conversation
+where h.asks <> '' and c.archived = 0 order by c.updated_at desc, c.num
+
+-- name: owed_memory
+select k.reader, sum(k.behind), 0 from cursors k where k.behind = 1 and substr(k.reader, 1, 7) = 'memory:' group by k.reader
+union all
+select l.reader, 0, count(*) from letters l group by l.reader
+
 -- a restored store -----------------------------------------------------------------------------------------
 
 -- name: settle_deliveries
