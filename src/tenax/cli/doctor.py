@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -21,6 +22,7 @@ from tenax.cli.channel import (
     open_rows,
 )
 from tenax.cli.frame import FAILED, pass_config
+from tenax.cli.lines import room_across
 from tenax.cli.output import json_option, print_json
 from tenax.clock import SystemClock
 from tenax.config import Config
@@ -48,6 +50,7 @@ __all__ = ["examine"]
 NO_STORE: Final = "No store yet. The first conversation creates it."
 TELL_SECONDS: Final = 0.2
 """How often a terminal shows the progress."""
+_COLUMNS_MIN: Final = 40
 _COLOURS: Final = {"problem": "red", "warning": "yellow"}
 
 
@@ -145,10 +148,9 @@ def _missing(findings: Findings) -> list[str]:
 
 def _show_issues(issues: list[Issue]) -> None:
     for issue in issues:
-        mark = click.style(f"{issue.level:<11}", fg=_COLOURS[issue.level], bold=True)
-        click.echo(f"{mark}  {to_one_line(issue.text)}")
+        _pair(issue.level, issue.text, colour=_COLOURS[issue.level])
         if issue.command:
-            click.echo(f"{'':<11}    {to_one_line(issue.command)}")
+            click.echo(f"{'':<15}{to_one_line(issue.command)}")
     if issues:
         click.echo()
 
@@ -178,9 +180,7 @@ def _facts(
     for folder, problem in findings.skills.items():
         yield "skill", f"{folder} is not used: {problem}"
     for model in findings.models:
-        yield "model", _describe_model(model, is_default=model.label == config.model)
-    if not findings.models:
-        yield "model", "none. Choose one with: tenax setup"
+        yield "model", _describe_model(model, is_default=model.label == findings.model)
     yield "backup", _describe_backup(findings.backup, now)
     for disk in findings.disks:
         yield (
@@ -266,8 +266,21 @@ def _show_chat_apps(accounts: list[AccountState]) -> None:
         click.echo()
 
 
-def _pair(name: str, value: str) -> None:
-    click.echo(f"{name:<11}  {to_one_line(value)}")
+def _pair(name: str, value: str, *, colour: str = "") -> None:
+    """Print a line. In a terminal a long value continues below its beginning."""
+    mark = click.style(f"{name:<11}", fg=colour or None, bold=bool(colour))
+    text = to_one_line(value)
+    columns = room_across()
+    if columns is not None:
+        indent = " " * 13
+        text = textwrap.fill(
+            f"{indent}{text}",
+            max(columns, _COLUMNS_MIN),
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ).lstrip()
+    click.echo(f"{mark}  {text}")
 
 
 def _verify(journal: Journal) -> Report:

@@ -61,6 +61,7 @@ def begin_findings(config: Config) -> Findings:
         sandbox=Sandbox().why_not(),
         skills=broken_skills(config),
         backup=_find_backup(config),
+        model=config.model or "",
         disks=_find_disks(config),
         verified_before=verified.at if verified is not None else "",
     )
@@ -132,8 +133,7 @@ def _find_backup(config: Config) -> BackupState:
 
 
 def _find_owed(config: Config, journal: Journal, accounts: list[AccountState]) -> Owed:
-    asking = journal.store.query("owed_answers")
-    own = [str(name) for owner, name in asking if owner == LOCAL_USER]
+    asking = journal.store.query("owed_answers", owner=LOCAL_USER)
     counts: dict[str, MemoryOwed] = {}
     for reader, behind, letters in journal.store.query("owed_memory"):
         # memory:NAME:sync or memory:NAME:commit
@@ -149,7 +149,7 @@ def _find_owed(config: Config, journal: Journal, accounts: list[AccountState]) -
             )
     return Owed(
         approvals=len(asking),
-        approval=own[0] if own else "",
+        approval=str(asking[0][0]) if asking else "",
         waiting=sum(
             account.counts.get(state, 0)
             for account in accounts

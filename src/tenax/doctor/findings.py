@@ -140,9 +140,9 @@ class Owed(msgspec.Struct, frozen=True):
     """Unfinished work."""
 
     approvals: int = 0
-    """The number of conversations in which a call waits for a person."""
+    """The number of conversations of the owner in which a call waits for an answer."""
     approval: str = ""
-    """One of these conversations, if it belongs to the local user."""
+    """The last changed one of these conversations."""
     waiting: int = 0
     """The number of messages on their way to chat apps."""
     failed: int = 0
@@ -175,6 +175,8 @@ class Findings(msgspec.Struct, kw_only=True):
     problems: list[Problem] = []
     complete: bool = True
     error: str | None = None
+    model: str = ""
+    """The label of the model that answers by default; empty if none is chosen."""
     models: list[ModelState] = []
     owed: Owed = Owed()
     disks: list[Disk] = []
@@ -241,6 +243,8 @@ def _backup_issues(findings: Findings, now: datetime, program: str) -> Iterator[
 
 def _model_issues(findings: Findings, program: str) -> Iterator[Issue]:
     command = f"{program} setup"
+    if not findings.model:
+        yield Issue("warning", "model", "No model is set up.", command)
     for model in findings.models:
         if model.state != "answers":
             text = f"{model.label} ({to_one_line(model.name)}): {model.detail}"
@@ -272,10 +276,7 @@ def _owed_issues(owed: Owed, program: str) -> Iterator[Issue]:
         text = f"{count_noun(owed.approvals, 'conversation')} wait for your answer."
         if owed.approvals == 1:
             text = "1 conversation waits for your answer."
-        command = (
-            f"{program} -c {owed.approval}" if owed.approval else f"{program} list"
-        )
-        yield Issue("warning", "approvals", text, command)
+        yield Issue("warning", "approvals", text, f"{program} -c {owed.approval}")
     for memory in owed.memory:
         if memory.letters:
             text = f"The memory provider {memory.provider} did not get {memory.letters:,} of your turns."

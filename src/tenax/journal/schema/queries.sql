@@ -477,8 +477,8 @@ where k.reader = :reader and k.behind = 1 and k.conversation > :past
 order by k.conversation limit :limit
 
 -- name: owed_answers
-select c.owner, c.id from heads h join conversations c on c.num = h.conversation
-where h.asks <> '' and c.archived = 0 order by c.updated_at desc, c.num
+select c.id from heads h join conversations c on c.num = h.conversation
+where h.asks <> '' and c.owner = :owner and c.archived = 0 order by c.updated_at desc, c.num
 
 -- name: owed_memory
 select k.reader, sum(k.behind), 0 from cursors k where k.behind = 1 and substr(k.reader, 1, 7) = 'memory:' group by k.reader
