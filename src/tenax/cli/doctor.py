@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from tenax.doctor.findings import (
     Issue,
     ModelState,
     Owed,
+    command_of,
     find_issues,
     megabytes,
 )
@@ -76,8 +76,7 @@ def examine(config: Config, *, accept: bool, as_json: bool) -> int:
         findings.ok, findings.error, failure = False, str(error), error
     findings.models = asyncio.run(check_models(config))
     now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
-    profile = f" --profile {shlex.quote(config.profile)}" if config.profile else ""
-    findings.issues = find_issues(findings, now, f"tenax{profile}")
+    findings.issues = find_issues(findings, now, command_of(config))
     if as_json:
         print_json(findings)
         return 0 if findings.ok else FAILED

@@ -11,6 +11,7 @@ import msgspec
 
 from tenax.channels.rows import FAILED_STATES
 from tenax.channels.states import AccountState
+from tenax.config import Config
 from tenax.journal.verify.store import Problem
 from tenax.journal.witness import Missing
 from tenax.schedules.parse import describe_duration
@@ -28,6 +29,7 @@ __all__ = [
     "Owed",
     "State",
     "Store",
+    "command_of",
     "find_issues",
 ]
 
@@ -183,6 +185,12 @@ class Findings(msgspec.Struct, kw_only=True):
     verified_before: str = ""
     """When this host verified the whole store before, or empty."""
     issues: list[Issue] = []
+
+
+def command_of(config: Config, program: str = "tenax") -> str:
+    """Return the beginning of a command for the installation of the settings."""
+    profile = f" --profile {shlex.quote(config.profile)}" if config.profile else ""
+    return f"{program}{profile}"
 
 
 def find_issues(findings: Findings, now: datetime, program: str) -> list[Issue]:

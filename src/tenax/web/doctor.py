@@ -19,6 +19,7 @@ from tenax.doctor.findings import (
     Issue,
     ModelState,
     Owed,
+    command_of,
     find_issues,
 )
 from tenax.doctor.models import check_models
@@ -59,7 +60,7 @@ async def examine(call: Request, *, models: bool = False) -> Health:
     assert findings.store is not None
     return Health(
         findings.tenax,
-        find_issues(findings, now, state.terminal),
+        find_issues(findings, now, command_of(state.config, state.terminal)),
         findings.models,
         findings.backup,
         findings.disks,
