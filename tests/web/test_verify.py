@@ -70,4 +70,4 @@ def test_the_owner_sees_what_is_wrong_and_what_solves_it(
     assert any(command.endswith("tenax backup") for command in commands)
     assert page.get("/doctor", models="true")["owed"]["failed"] == 0
     berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
-    assert berta.ask("GET", "/doctor").status_code == 403
+    assert berta.http.get("/api/doctor").status_code == 403

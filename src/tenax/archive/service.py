@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -54,7 +55,8 @@ Report = Callable[[str, int, int], None]
 """Called with the name of the step, the number of finished conversations, and the number of all of them."""
 _LOCK_SECONDS: Final = 5.0
 _STOP_TO_MOVE: Final = "Stop it first: the old store must not change during the move."
-_STOP_TO_ADOPT: Final = "Stop it first. If PostgreSQL has just started and nothing else runs, try again in 15 seconds."
+_STOP_TO_ADOPT: Final = "Stop it first."
+_LOOK_SECONDS: Final = 0.5
 
 
 class Backup(NamedTuple):
@@ -296,7 +298,7 @@ def adopt(config: Config) -> Adopted:
         witness=config.directories.witness,
         timing=config.timing,
     ) as journal:
-        _refuse_alive(journal, journal.instances(), _STOP_TO_ADOPT)
+        _wait_until_unused(config, journal)
         report = verify(journal)
         if not report.ok:
             raise StoreDamaged(
@@ -313,6 +315,25 @@ def adopt(config: Config) -> Adopted:
         # The file beside the store that knows the lost events is written last. Until then the store is read-only.
         journal.store.accept_loss()
     return Adopted(report.conversations, report.facts, missing)
+
+
+def _wait_until_unused(config: Config, journal: Journal) -> None:
+    """Wait until no other process uses the store. Raises `InvalidInput` after `adopt_seconds`.
+
+    A PostgreSQL server that has just started gives the processes from before 15 seconds to come back. A restored
+    database begins in the same way.
+    """
+    waits = sqlite_path(config.store_url) is None
+    end = monotonic() + (config.timing.adopt_seconds if waits else 0.0)
+    while True:
+        try:
+            _refuse_alive(journal, journal.instances(), _STOP_TO_ADOPT)
+        except InvalidInput:
+            if monotonic() >= end:
+                raise
+            sleep(_LOOK_SECONDS)
+        else:
+            return
 
 
 def _adopt(journal: Journal, spools: set[str], tx: Tx) -> None:

@@ -50,7 +50,7 @@ class Health(ResponseBody):
 
 @endpoint("GET", "/api/doctor", owner=True)
 async def examine(call: Request, *, models: bool = False) -> Health:
-    """Say what is wrong and what solves it. With `models`, ask the servers of the models; this costs no tokens."""
+    """Say what is wrong and what solves it. On request, ask the servers of the models; this costs no tokens."""
     state = state_of(call)
     await state.look_at_settings()
     findings = await run_in_own_thread(partial(_collect, state))
