@@ -100,6 +100,8 @@ class Timing:
     """How long a dead process keeps the accounts of chat apps from the other processes, if nothing shows its death."""
     backup_look_seconds: float = 300.0
     """How often a server looks whether a backup is due."""
+    adopt_seconds: float = 16.0
+    """How long `tenax restore --adopt` waits for processes of a PostgreSQL store that may come back."""
     channel_file_seconds: float = 10.0
     """How long the files of a message from a chat app may delay the message."""
     mcp_retry_seconds: float = 0.5

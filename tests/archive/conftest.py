@@ -13,7 +13,7 @@ import pytest
 import tenax
 from tenax.config import Config, load
 from tenax.journal import open_snapshot
-from tenax.journal.tables import TABLES
+from tenax.journal.tables import TABLES, Table
 from tests.support.world import build
 
 NewUrl = Callable[[str], str]
@@ -95,6 +95,13 @@ def read_tables(url: str) -> dict[str, list[dict[str, Any]]]:
             ]
             found[table.name] = rows
     return found
+
+
+def count_rows(url: str, table: str) -> int:
+    """Return the number of rows of a table that `read_tables` leaves out."""
+    with contextlib.closing(open_snapshot(url)) as snapshot:
+        key = snapshot.columns(table)[0]
+        return len(list(snapshot.rows(Table(table, (key,)))))
 
 
 def _short(value: Any) -> Any:

@@ -124,3 +124,25 @@ def test_what_cannot_be_done_is_said(
     code, _, err = tenax(capsys, *args)
     assert code != 0
     assert said in err
+
+
+def test_a_store_restored_by_other_means_is_adopted(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says what it has checked, and refuses arguments without effect."""
+    code, _, err = tenax(capsys, "restore", "--adopt")
+    assert (code, err) == (1, "tenax: There is no store to adopt.\n")
+    talk(home)
+    code, out, err = tenax(capsys, "restore", "--adopt")
+    assert (code, err) == (0, "")
+    assert out == (
+        f"Adopted sqlite:///{home}/tenax.db: 1 conversation, 2 events, digests valid.\n"
+    )
+    code, out, _ = tenax(capsys, "restore", "--adopt", "--json")
+    assert msgspec.json.decode(out) == {
+        "conversations": 1, "events": 2, "missing": [],
+    }  # fmt: skip
+    assert tenax(capsys, "restore", "--adopt", "folder")[0] == 2
+    code, _, err = tenax(capsys, "restore")
+    assert code == 2
+    assert "Name the FOLDER of the backups, or use --adopt." in err

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import apsw
@@ -10,13 +14,23 @@ import msgspec
 import pytest
 
 import tenax
+from tenax.channels.rows import ChannelRows, Outgoing
 from tenax.cli import tenax as command
 from tenax.cli.frame import run
 from tenax.clock import Timing
 from tenax.config import load
-from tenax.events import ConversationOpened, MessageUser
+from tenax.events import (
+    ApprovalAsked,
+    ConversationOpened,
+    MessageUser,
+    RunFinished,
+    RunStarted,
+)
+from tenax.journal import Journal
+from tenax.journal.base import Reader
 from tenax.journal.devices import Devices
 from tenax.journal.schema import SCHEMA_VERSION
+from tenax.journal.spool import HeldEvent, Spool
 from tenax.parts import Text
 from tenax.tools.folders import folder_of
 from tests.support.bubblewrap import need_bwrap
@@ -266,3 +280,142 @@ def test_a_store_whose_file_is_gone_is_missed(home: Path, said: Said) -> None:
         (home / name).unlink(missing_ok=True)
     assert run(command, ["doctor"]) == 1
     assert "c-1: event 1 was stored, and is missing.\n" in said()[0]
+
+
+class _Server(BaseHTTPRequestHandler):
+    """A provider: /good/v1 lists a model, /strict/v1 accepts no key."""
+
+    def do_GET(self) -> None:
+        status = 401 if self.path.startswith("/strict") else 200
+        body = b'{"data": [{"id": "m"}]}' if status == 200 else b"{}"
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_it_says_which_models_answer(
+    home: Path, provider: str, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused key, a missing key and a server that is away are told apart. They are warnings: the exit code is 0."""
+    monkeypatch.setenv("GOOD_KEY", "hunter2-key")
+    labels = {
+        "good": (f"{provider}/good/v1", "GOOD_KEY"),
+        "strict": (f"{provider}/strict/v1", "GOOD_KEY"),
+        "keyless": (f"{provider}/good/v1", "NO_SUCH_KEY"),
+        "away": ("http://127.0.0.1:9/v1", "GOOD_KEY"),
+    }
+    sections = [
+        f'[models.{label}]\nurl = "{url}"\nname = "m"\nkey = "env:{key}"\n'
+        for label, (url, key) in labels.items()
+    ]
+    (home / "config.toml").write_text('model = "good"\n' + "".join(sections))
+    assert run(command, ["doctor", "--json"]) == 0
+    out, _ = said()
+    assert "hunter2" not in out
+    found = msgspec.json.decode(out)
+    states = {model["label"]: model["state"] for model in found["models"]}
+    assert states == {
+        "good": "answers", "strict": "key", "keyless": "key", "away": "away",
+    }  # fmt: skip
+    assert len(found["issues"]) == 3
+    assert run(command, ["doctor"]) == 0
+    out, _ = said()
+    assert "model        good (default): m at 127.0.0.1:" in out
+    assert ", answers\n" in out
+    assert "warning      keyless (m): There is no key in the environment" in out
+    assert "\n               tenax setup\n" in out
+
+
+def test_the_screen_of_a_healthy_store_is_short(
+    store: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins with what is to do, and says when the store was verified before."""
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    assert run(command, ["backup"]) == 0
+    said()
+    assert run(command, ["doctor"]) == 0
+    first, _ = said()
+    assert "verified     now, for the first time here\n" in first
+    assert first.startswith(
+        "warning      No model is set up.\n               tenax setup\n"
+    )
+    assert " ago), restored and verified then; 1 in " in first
+    assert "There is no backup" not in first
+    assert "owed         nothing\n" in first
+    assert run(command, ["doctor"]) == 0
+    second, _ = said()
+    assert re.search(
+        r"verified     now; before on 20\d\d-\d\d-\d\d \d\d:\d\d UTC", second
+    )
+    assert second.count("\n") <= 24
+    assert run(command, ["doctor", "--json"]) == 0
+    assert msgspec.json.decode(said()[0])["verified_before"]
+
+
+def test_problems_come_before_warnings_and_facts(store: Path, said: Said) -> None:
+    damage(store, "delete from mentions")
+    assert run(command, ["doctor"]) == 1
+    out, _ = said()
+    lines = out.splitlines()
+    assert lines[0].startswith("problem      The verification found ")
+    assert lines[1].strip() == "tenax export --all"
+    assert lines[2] == "warning      There is no backup."
+
+
+def test_it_says_what_waits_for_the_owner(home: Path, said: Said) -> None:
+    """An approval, a message that may not have arrived, a failed memory delivery, and output that is not stored."""
+    (home / "config.toml").write_text(
+        '[channels.home]\nplatform = "telegram"\ntoken = "env:NO_TOKEN"\n'
+    )
+    with tenax.open(f"sqlite:///{home}/tenax.db") as journal:
+        _leave_work(journal)
+    spool = Spool(home / "spool", "dead.1")
+    spool.write(HeldEvent("local", "c", "r", "message.user", b"{}", 1))
+    spool.close(remove=False)
+    assert run(command, ["doctor", "--json"]) == 0
+    found = msgspec.json.decode(said()[0])
+    assert found["owed"] == {
+        "approvals": 1,
+        "approval": "c",
+        "waiting": 0,
+        "failed": 1,
+        "memory": [{"provider": "notes", "conversations": 0, "letters": 1}],
+        "spools": [str(home / "spool" / "dead.1")],
+    }
+    commands = [issue["command"] for issue in found["issues"]]
+    for wanted in ("channel failed", "-c c", "memory retry notes", "serve"):
+        assert f"tenax {wanted}" in commands
+
+
+def _leave_work(journal: Journal) -> None:
+    reader = Reader("memory:notes:sync", "turns", "now")
+    journal.behind(reader, limit=1)
+    run_1, run_2 = journal.ids.run(), journal.ids.run()
+    journal.append(
+        "c", [ConversationOpened("local", "s"), MessageUser([Text("hello")])]
+    )
+    turn = [RunStarted(instance=journal.instance), RunFinished("completed")]
+    end = journal.append("c", turn, run=run_1)[-1].seq
+    lease = journal.claim("memory:notes", "holder", 60.0)
+    assert lease is not None
+    journal.bury(reader, "c", end, was=0, error="It was refused.", lease=lease)
+    asked = [RunStarted(), ApprovalAsked(2, "call", "shell", "{}")]
+    journal.append("c", asked, run=run_2)
+    rows = ChannelRows(journal)
+    rows.put_value("label:home", "account", "telegram:1")
+    num = rows.number("local", "c")
+    rows.put_delivery(Outgoing("telegram:1", "7", "", "a:1:2", 0, num, 2, "dead", "k"))

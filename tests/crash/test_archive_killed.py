@@ -1,4 +1,4 @@
-"""`kill -9` of a backup, a restore, a move, an export and an import at every step: nothing is left half done."""
+"""`kill -9` of a backup, a restore, an adoption, a move, an export and an import at every step: nothing is left half done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenax.events import MessageUser
 from tenax.journal import exists
 from tenax.journal.verify.store import verify
 from tenax.parts import File
-from tests.archive.conftest import read_tables
+from tests.archive.conftest import count_rows, read_tables
 from tests.cli.test_import import chat, write
 from tests.contract.engine.base import answer, begin, say
 from tests.support.counts import repeat
@@ -85,6 +85,14 @@ FOREIGN: Final = (
     Step("between two conversations", "tenax.journal.journal:Journal.load", "after"),
     Step("before more messages", "tenax.journal.journal:Journal.extend"),
     Step("after more messages", "tenax.journal.journal:Journal.extend", "after"),
+)
+ADOPT: Final = (
+    Step("before the verification", "tenax.archive.service:verify"),
+    Step("after the verification", "tenax.archive.service:verify", "after"),
+    Step("while leases and instances go", "tenax.archive.service:settle_in"),
+    Step("before the commit", "tenax.archive.service:settle_in", "after"),
+    Step("after the commit", "tenax.journal.store:Store.accept_loss"),
+    Step("at the end", "tenax.journal.store:Store.accept_loss", "after"),
 )
 
 # Python runs this when the command starts.
@@ -322,6 +330,28 @@ def test_a_killed_import_of_another_program_is_repeated(
             found = journal.conversations()
             assert [summary.messages for summary in found] == [3, 3]
     check_counts(kills, FOREIGN)
+
+
+@pytest.mark.timeout(repeat(300, 3600))
+def test_a_killed_adoption_changes_everything_or_nothing(place: Place) -> None:
+    """The store opens, has every row, and can be adopted again."""
+    before = read_tables(place.url)
+    kills: Counter[str] = Counter()
+    for number in range(ROUNDS * len(ADOPT)):
+        step = ADOPT[number % len(ADOPT)]
+        with tenax.open(place.url, user="ada") as journal:
+            assert journal.claim("gateway:x", "holder", 3600.0) is not None
+            incarnation = journal.incarnation
+        kills[step.name] += place.run("restore", "--adopt", step=step) == KILLED
+        is_done = step.function.endswith("accept_loss")
+        for table in ("leases", "instances"):
+            assert (count_rows(place.url, table) == 0) == is_done
+        with tenax.open(place.url, user="ada") as journal:
+            assert (journal.incarnation != incarnation) == is_done
+            assert verify(journal).problems == []
+        assert place.run("restore", "--adopt") == 0
+        assert read_tables(place.url) == before
+    check_counts(kills, ADOPT)
 
 
 def check_counts(kills: Counter[str], steps: tuple[Step, ...]) -> None:

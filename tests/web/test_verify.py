@@ -57,3 +57,17 @@ def test_presets_are_offered_to_the_owner(shared: Served, page: Page) -> None:
     assert all(preset["url"].startswith("http") for preset in presets.values())
     berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
     assert berta.get("/setup")["presets"] == []
+
+
+def test_the_owner_sees_what_is_wrong_and_what_solves_it(
+    shared: Served, page: Page
+) -> None:
+    """The servers of models are asked only on request; other users see nothing."""
+    found = page.get("/doctor")
+    assert found["models"] == []
+    assert found["engine"].startswith("SQLite ")
+    commands = [issue["command"] for issue in found["issues"]]
+    assert any(command.endswith("tenax backup") for command in commands)
+    assert page.get("/doctor", models="true")["owed"]["failed"] == 0
+    berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
+    assert berta.http.get("/api/doctor").status_code == 403

@@ -157,7 +157,8 @@ export function dayWords(time: Date, now: Date = new Date()): string {
 export function bytes(count: number): string {
   const short = (number: number) => formatNumber(number, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
   if (count < 1000) return t("size.bytes", { n: count });
-  return count < 1_000_000 ? t("size.kb", { n: short(count / 1000) }) : t("size.mb", { n: short(count / 1_000_000) });
+  if (count < 1_000_000) return t("size.kb", { n: short(count / 1000) });
+  return count < 1_000_000_000 ? t("size.mb", { n: short(count / 1_000_000) }) : t("size.gb", { n: short(count / 1_000_000_000) });
 }
 
 /** Split a text at the words of a search. `hit` marks the pieces to highlight. */

@@ -21,7 +21,7 @@ from tenax.concurrency import ThreadPool
 from tenax.errors import Gone, NoSuchConversation, StoreUnavailable, TenaxError
 from tenax.events import Event, Unknown, decode, encode
 from tenax.journal.aio import AsyncJournal
-from tenax.journal.spool import HeldEvent, Spool, left
+from tenax.journal.spool import HeldEvent, Spool, left, owner_of
 
 __all__ = ["OutputSpool"]
 
@@ -97,7 +97,7 @@ class OutputSpool:
         before = await everybody.instances()
         known = {instance.id for instance in before}
         dead = await self._threads.run(
-            partial(left, self._folder, lambda name: _owner(name) not in known)
+            partial(left, self._folder, lambda name: owner_of(name) not in known)
         )
         try:
             for spool in dead:
@@ -107,7 +107,7 @@ class OutputSpool:
             for spool in dead:
                 spool.close(remove=False)
         kept = {
-            _owner(spool_file.parent.name)
+            owner_of(spool_file.parent.name)
             for spool_file in self._folder.glob("*/spool")
         }
         for instance in before:
@@ -142,7 +142,7 @@ class OutputSpool:
             # If the conversation was deleted in the meantime, its spooled output is dropped as well.
             with contextlib.suppress(Gone, NoSuchConversation):
                 theirs = self._journal.of(user)
-                owner = _owner(spool.instance)
+                owner = owner_of(spool.instance)
                 await theirs.threads.run(
                     partial(
                         replay_spool, theirs.journal, conversation, run, events, owner
@@ -169,7 +169,3 @@ class OutputSpool:
 
 _numbers = itertools.count(1)
 """Numbers for spool names. A process may have a runtime per user, and each runtime has its own spool."""
-
-
-def _owner(spool: str) -> str:
-    return spool.partition(".")[0]

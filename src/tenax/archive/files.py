@@ -20,8 +20,9 @@ from tenax.archive.format import BackupFolder, File, Manifest
 from tenax.concurrency import write_atomically
 from tenax.config import Config
 from tenax.errors import InvalidInput
+from tenax.journal.spool import is_empty, owner_of
 
-__all__ = ["SECRETS", "collect_files", "put_files"]
+__all__ = ["SECRETS", "collect_files", "put_files", "spool_owners"]
 
 SECRETS: Final = "config/secrets.toml.age"
 _SETTINGS: Final = "config/config.toml"
@@ -64,18 +65,11 @@ def _collect(config: Config, folder: BackupFolder) -> Iterator[File]:
 def _collect_file(folder: BackupFolder, path: Path, label: str) -> Iterator[File]:
     if path.is_symlink() or not path.is_file() or path.name == "lock":
         return
-    if path.name == "spool" and _is_empty_spool(path):
+    if path.name == "spool" and is_empty(path):
         return
     with contextlib.suppress(FileNotFoundError):
         mode = path.stat().st_mode & _MODE_BITS
         yield File(label, mode, folder.write_bytes(_pieces(path)))
-
-
-def _is_empty_spool(path: Path) -> bool:
-    """Return whether a spool has no record: most spools are only reserved space."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        return not any(file.read(8))
-    return True
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
@@ -111,6 +105,15 @@ def put_files(
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, data, mode=file.mode)
     return left
+
+
+def spool_owners(manifest: Manifest) -> set[str]:
+    """Return the ids of the processes with a spool in a backup."""
+    return {
+        owner_of(Path(file.path).parent.name)
+        for file in manifest.files
+        if file.path.startswith("data/spool/")
+    }
 
 
 def _is_same(path: Path, name: str) -> bool:

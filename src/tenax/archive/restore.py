@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import platform
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,13 +19,20 @@ if TYPE_CHECKING:
     from tenax.journal.plan import Key
     from tenax.journal.store import Store, Tx
 
-__all__ = ["compare", "fill", "finish_index", "prove", "settle_deliveries"]
+__all__ = [
+    "add_dead_instance",
+    "compare",
+    "fill",
+    "finish_index",
+    "prove",
+    "settle",
+    "settle_in",
+]
 
 Progress = Callable[[int, int], None]
 CHUNK_BYTES: Final = 1024 * 1024
 _BY_NAME: Final = {table.name: table for table in TABLES}
 _CHUNK_COLUMNS: Final = ("owner", "hash", "n", "bytes")
-_UNSETTLED: Final = "state in ('waiting', 'sending', 'placed')"
 
 
 def fill(
@@ -67,18 +75,35 @@ def _chunks(folder: BackupFolder, owner: str, blob: str) -> Iterator[Row]:
         yield owner, blob, number, piece
 
 
-def settle_deliveries(filler: Filler, manifest: Manifest) -> None:
-    """Deliver nothing again: an unfinished delivery is uncertain, and every chat continues after the last event."""
-    if "deliveries" not in manifest.tables:
-        return
-    why = "'The store was restored from a backup.'"
-    filler.run(
-        f"update deliveries set state = 'uncertain', error = {why} where {_UNSETTLED}"  # noqa: S608  (fixed text)
-    )
-    filler.run(
-        "update route_cursors set seq = (select h.head from heads h where h.conversation = route_cursors.conversation) "
-        "where ended = 0"
-    )
+def settle(journal: Journal, instances: Iterable[str]) -> None:
+    """Let a restored store send nothing twice.
+
+    An unfinished delivery to a chat is uncertain, and every chat continues after the last event. What a memory provider
+    was owed is a dead letter. A person decides about both. `instances` are the dead processes with a spool on this host:
+    the next server stores the output in these spools.
+    """
+    store = journal.store
+    now = journal.clock.now_us()
+
+    def once(tx: Tx) -> None:
+        settle_in(tx)
+        for instance in instances:
+            add_dead_instance(tx, instance, now)
+
+    store.change(once)
+
+
+def settle_in(tx: Tx) -> None:
+    """Settle the deliveries of a restored store, in a transaction."""
+    for name in ("settle_deliveries", "settle_routes", "bury_owed", "settle_readers"):
+        tx.run(name)
+
+
+def add_dead_instance(tx: Tx, instance: str, now: int) -> None:
+    """Store the row of a dead process of this host. Only a spool of a known process is replayed."""
+    row = {"id": instance, "host": platform.node(), "at": now, "up": ""}
+    tx.run("put_instance", row)
+    tx.run("end_instance", row)
 
 
 def finish_index(journal: Journal, manifest: Manifest) -> None:

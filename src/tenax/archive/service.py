@@ -5,33 +5,58 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from tenax.archive.backup import About, write_backup
-from tenax.archive.files import collect_files, put_files
+from tenax.archive.files import collect_files, put_files, spool_owners
 from tenax.archive.format import BackupFolder, DamagedBackup, Manifest
 from tenax.archive.restore import (
+    add_dead_instance,
     conversations_of,
     fill,
     finish_index,
     prove,
-    settle_deliveries,
+    settle,
+    settle_in,
 )
 from tenax.clock import Clock, SystemClock, rfc3339
 from tenax.concurrency import locked
 from tenax.config import Config, hide_password
-from tenax.errors import InvalidInput, NoSuchConversation
-from tenax.journal import NewStore, exists, open_snapshot
+from tenax.errors import InvalidInput, NoSuchConversation, StoreDamaged
+from tenax.journal import Journal, NewStore, exists, open_snapshot
 from tenax.journal import open as open_journal
+from tenax.journal.base import Instance
 from tenax.journal.copying import Filler, Snapshot, sqlite_path
+from tenax.journal.spool import owner_of
 from tenax.journal.tables import TABLES
+from tenax.journal.verify.store import verify
+from tenax.text import count_noun
 
-__all__ = ["Backup", "Moved", "Restored", "back_up", "move", "restore"]
+if TYPE_CHECKING:
+    from tenax.journal.store import Tx
+
+__all__ = [
+    "Adopted",
+    "Backup",
+    "Moved",
+    "Restored",
+    "adopt",
+    "back_up",
+    "move",
+    "restore",
+]
 
 Report = Callable[[str, int, int], None]
 """Called with the name of the step, the number of finished conversations, and the number of all of them."""
 _LOCK_SECONDS: Final = 5.0
+_STOP_TO_MOVE: Final = "Stop it first: the old store must not change during the move."
+_STOP_TO_ADOPT: Final = "Stop it first."
+_LOOK_SECONDS: Final = 0.5
 
 
 class Backup(NamedTuple):
@@ -61,6 +86,15 @@ class Restored(NamedTuple):
     left: list[str]
     """Files that existed already, and were left as they are."""
     needs_passphrase: bool
+
+
+class Adopted(NamedTuple):
+    """A store that was restored by other means."""
+
+    conversations: int
+    events: int
+    missing: list[str]
+    """The events that this host has seen in the store and that the store lacks, in words."""
 
 
 class Moved(NamedTuple):
@@ -189,7 +223,12 @@ def restore(
         _make_parent(config.store_url)
         try:
             events = _fill(
-                store, folder, manifest, _step(report, "restoring"), clock, settle=True
+                store,
+                folder,
+                manifest,
+                _step(report, "restoring"),
+                clock,
+                restoring=True,
             )
             left = put_files(config, folder, manifest, passphrase)
         except BaseException:
@@ -227,19 +266,95 @@ def _fill(
     progress: Callable[[int, int], None] | None,
     clock: Clock,
     *,
-    settle: bool = False,
+    restoring: bool = False,
 ) -> int:
     """Fill and verify a new store. Return the number of events."""
     filler = store.begin(manifest.schema, clock)
     with contextlib.closing(filler):
         fill(filler, folder, manifest, progress)
-        if settle:
-            settle_deliveries(filler, manifest)
         filler.finish()
     with open_journal(store.url, user=None) as journal:
         finish_index(journal, manifest)
+        if restoring:
+            settle(journal, spool_owners(manifest))
         with contextlib.closing(open_snapshot(store.url)) as snapshot:
             return prove(journal, iter(manifest.conversations), snapshot)
+
+
+# -- adopt -----------------------------------------------------------------------------------
+
+
+def adopt(config: Config) -> Adopted:
+    """Make the store of the settings usable after a restore by other means, such as a copied file or `pg_restore`.
+
+    The store is verified first; a damaged store is not changed. Then one transaction removes what belongs to the old
+    processes, starts a new incarnation, and lets nothing be sent twice.
+    """
+    if not exists(config.store_url):
+        raise NoSuchConversation("There is no store to adopt.")
+    with open_journal(
+        config.store_url,
+        user=None,
+        witness=config.directories.witness,
+        timing=config.timing,
+    ) as journal:
+        _wait_until_unused(config, journal)
+        report = verify(journal)
+        if not report.ok:
+            raise StoreDamaged(
+                f"The store was not changed: it has {count_noun(len(report.problems), 'problem')}. "
+                f"The first one: {report.problems[0]}",
+                hint="Restore another copy of the store. All problems: tenax doctor",
+            )
+        missing = [str(loss) for loss in journal.missing]
+        spools = {
+            owner_of(file.parent.name)
+            for file in (config.directories.data / "spool").glob("*/spool")
+        }
+        journal.store.change(partial(_adopt, journal, spools), even_incomplete=True)
+        # The file beside the store that knows the lost events is written last. Until then the store is read-only.
+        journal.store.accept_loss()
+    return Adopted(report.conversations, report.facts, missing)
+
+
+def _wait_until_unused(config: Config, journal: Journal) -> None:
+    """Wait until no other process uses the store. Raises `InvalidInput` after `adopt_seconds`.
+
+    A PostgreSQL server that has just started gives the processes from before 15 seconds to come back. A restored
+    database begins in the same way.
+    """
+    waits = sqlite_path(config.store_url) is None
+    end = monotonic() + (config.timing.adopt_seconds if waits else 0.0)
+    while True:
+        try:
+            _refuse_alive(journal, journal.instances(), _STOP_TO_ADOPT)
+        except InvalidInput:
+            if monotonic() >= end:
+                raise
+            sleep(_LOOK_SECONDS)
+        else:
+            return
+
+
+def _adopt(journal: Journal, spools: set[str], tx: Tx) -> None:
+    store = journal.store
+    store.lock_all(tx)
+    instances = [
+        msgspec.structs.replace(
+            instance,
+            alive=instance.ended_at is None and store.alive(tx, instance.id),
+        )
+        for instance in (Instance(*row) for row in tx.run("instances"))
+    ]
+    _refuse_alive(journal, instances, _STOP_TO_ADOPT)
+    tx.run("drop_leases")
+    for instance in instances:
+        tx.run("drop_instance", {"id": instance.id})
+    for owner in spools:
+        add_dead_instance(tx, owner, journal.clock.now_us())
+    settle_in(tx)
+    incarnation = journal.ids.append().hex()
+    tx.run("set_incarnation", {"incarnation": incarnation, "life": store.boot})
 
 
 # -- move ------------------------------------------------------------------------------------
@@ -301,13 +416,17 @@ def _refuse_running(config: Config) -> None:
     with open_journal(
         config.store_url, user=None, witness=config.directories.witness
     ) as journal:
-        for instance in journal.instances():
-            if instance.alive and instance.id != journal.store.instance:
-                since = rfc3339(instance.started_at)[:16].replace("T", " ")
-                raise InvalidInput(
-                    f"Tenax is running on {instance.host} since {since} UTC, and uses the store.",
-                    hint="Stop it first: the old store must not change during the move.",
-                )
+        _refuse_alive(journal, journal.instances(), _STOP_TO_MOVE)
+
+
+def _refuse_alive(journal: Journal, instances: list[Instance], hint: str) -> None:
+    for instance in instances:
+        if instance.alive and instance.id != journal.store.instance:
+            since = rfc3339(instance.started_at)[:16].replace("T", " ")
+            raise InvalidInput(
+                f"Tenax is running on {instance.host} since {since} UTC, and uses the store.",
+                hint=hint,
+            )
 
 
 def _step(report: Report | None, name: str) -> Callable[[int, int], None] | None:

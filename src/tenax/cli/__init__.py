@@ -47,7 +47,7 @@ COMMANDS: Final = {
     "doctor": LazyCommand(
         "tenax.cli.doctor",
         "examine",
-        "Show folders and versions, and verify the store.",
+        "Verify the store, and show what is wrong and what solves it.",
     ),
     "export": LazyCommand(
         "tenax.cli.export", "export", "Export conversations to files."

@@ -13,6 +13,7 @@ import click
 
 from tenax.archive.format import BackupFolder
 from tenax.archive.service import Report, back_up
+from tenax.archive.service import adopt as adopt_store
 from tenax.archive.service import move as move_store
 from tenax.archive.service import restore as restore_store
 from tenax.cli.frame import pass_config
@@ -20,7 +21,7 @@ from tenax.cli.output import json_option, print_json, show_progress
 from tenax.config import Config, hide_password
 from tenax.config.write import change_settings
 from tenax.errors import InvalidInput
-from tenax.text import count_noun
+from tenax.text import count_noun, to_one_line
 
 __all__ = ["backup", "move", "restore"]
 
@@ -100,16 +101,35 @@ def backup(
 
 
 @click.command("restore")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
 @click.option("--at", "name", help="The backup to restore. Default: the newest one.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Use the store that you restored by other means, such as pg_restore or a copied file.",
+)
 @json_option
 @pass_config
-def restore(config: Config, folder: Path, *, name: str | None, as_json: bool) -> None:
+def restore(
+    config: Config,
+    folder: Path | None,
+    *,
+    name: str | None,
+    adopt: bool,
+    as_json: bool,
+) -> None:
     """Restore a backup.
 
     FOLDER is the folder of the backups. The place of the store must be empty. Every digest is checked before the store
     is put there.
     """
+    if adopt:
+        if folder is not None or name is not None:
+            raise click.UsageError("--adopt takes no FOLDER and no --at.")
+        _adopt(config, as_json=as_json)
+        return
+    if folder is None:
+        raise click.UsageError("Name the FOLDER of the backups, or use --adopt.")
     path = folder.absolute()
     backups = BackupFolder(path)
     wanted = name or (backups.names() or [""])[-1]
@@ -131,6 +151,21 @@ def restore(config: Config, folder: Path, *, name: str | None, as_json: bool) ->
         click.echo(f"Not changed, because it exists: {file}")
     if done.needs_passphrase:
         click.echo("The secrets were not restored: no passphrase was given.")
+
+
+def _adopt(config: Config, *, as_json: bool) -> None:
+    done = adopt_store(config)
+    if as_json:
+        print_json(done._asdict())
+        return
+    for loss in done.missing:
+        click.echo(to_one_line(loss))
+    if done.missing:
+        click.echo("The store continues without the events above.")
+    click.echo(
+        f"Adopted {hide_password(config.store_url)}: {count_noun(done.conversations, 'conversation')}, "
+        f"{count_noun(done.events, 'event')}, digests valid."
+    )
 
 
 @click.command("move")

@@ -1,17 +1,17 @@
-"""`tenax doctor`: show the folders and versions, and verify the store. Creates nothing."""
+"""`tenax doctor`: verify the store, and show what is wrong with the installation and what solves it."""
 
 from __future__ import annotations
 
-import platform
+import asyncio
 import sys
-from importlib import metadata
+import textwrap
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 import click
 import msgspec
 
-from tenax.archive.format import BackupFolder
-from tenax.channels.rows import ChannelRows
 from tenax.channels.states import AccountState, read_states
 from tenax.cli.channel import (
     FAILED_COMMAND,
@@ -21,102 +21,37 @@ from tenax.cli.channel import (
     open_rows,
 )
 from tenax.cli.frame import FAILED, pass_config
-from tenax.cli.lines import short_time
+from tenax.cli.lines import room_across
 from tenax.cli.output import json_option, print_json
-from tenax.cli.skills import broken
-from tenax.clock import Clock, rfc3339
-from tenax.config import Config, hide_password
+from tenax.clock import SystemClock
+from tenax.config import Config
+from tenax.doctor.collect import add_store, begin_findings
+from tenax.doctor.findings import (
+    BackupState,
+    Findings,
+    Issue,
+    ModelState,
+    Owed,
+    command_of,
+    find_issues,
+    megabytes,
+)
+from tenax.doctor.models import check_models
+from tenax.doctor.verified import describe_report, write_verified
 from tenax.errors import TenaxError
 from tenax.journal import LOCAL_USER, Journal, exists
 from tenax.journal import open as open_journal
-from tenax.journal.base import Instance
-from tenax.journal.schema import SCHEMA_VERSION
-from tenax.journal.verify.store import (
-    UNREADABLE,
-    Problem,
-    Progress,
-    Report,
-    engine_of,
-    unreadable,
-    verify,
-)
-from tenax.journal.witness import Missing
-from tenax.text import to_one_line
-from tenax.tools.folders import folder_of, folders_of_users
-from tenax.tools.shell.sandbox import Sandbox
+from tenax.journal.verify.store import Progress, Report, verify
+from tenax.schedules.parse import describe_duration
+from tenax.text import count_noun, to_one_line
 
 __all__ = ["examine"]
 
 NO_STORE: Final = "No store yet. The first conversation creates it."
 TELL_SECONDS: Final = 0.2
 """How often a terminal shows the progress."""
-
-
-class Alive(msgspec.Struct, frozen=True):
-    """A running Tenax."""
-
-    id: str
-    host: str
-    since: str
-
-
-class Directories(msgspec.Struct, frozen=True):
-    """The folders and the store."""
-
-    config: str
-    data: str
-    state: str
-    store: str
-    folder: str
-    """The tools folder of the local user."""
-    users: dict[str, str]
-    """The tools folders of the other users, by name."""
-
-
-class Store(msgspec.Struct, frozen=True):
-    """The properties of an open store."""
-
-    engine: str
-    schema: int
-    incarnation: str
-    instances: list[Alive]
-    failover: str = ""
-    """The possible loss in a failover of the server; empty if no loss is possible."""
-
-
-class BackupState(msgspec.Struct, frozen=True):
-    """The newest backup in the folder of the settings. Every backup was restored and verified."""
-
-    folder: str
-    name: str = ""
-    at: str = ""
-    count: int = 0
-    error: str = ""
-
-
-class Findings(msgspec.Struct, kw_only=True):
-    """The output of `--json`."""
-
-    ok: bool = True
-    tenax: str
-    python: str
-    places: Directories
-    locked: dict[str, str]
-    sandbox: str
-    """The reason for running commands without a sandbox; empty with a sandbox."""
-    skills: dict[str, str]
-    """By unusable skill folder, the reason."""
-    chat_apps: list[AccountState] = []
-    backup: BackupState
-    store: Store | None = None
-    missing: list[Missing] = []
-    """Stored events missing now."""
-    accepted: bool = False
-    """Whether the loss was accepted with `--accept`."""
-    checked: dict[str, int] | None = None
-    problems: list[Problem] = []
-    complete: bool = True
-    error: str | None = None
+_COLUMNS_MIN: Final = 40
+_COLOURS: Final = {"problem": "red", "warning": "yellow"}
 
 
 @click.command("doctor")
@@ -128,99 +63,69 @@ class Findings(msgspec.Struct, kw_only=True):
 @json_option
 @pass_config
 def examine(config: Config, *, accept: bool, as_json: bool) -> int:
-    """Show folders and versions, and verify the store. The exit code is 1 if something is wrong."""
-    findings = Findings(
-        tenax=_version(),
-        python=platform.python_version(),
-        places=Directories(
-            config=str(config.file),
-            data=str(config.directories.data),
-            state=str(config.directories.state),
-            store=hide_password(config.store_url),
-            folder=str(folder_of(config, LOCAL_USER)),
-            users={
-                name: str(folder) for name, folder in folders_of_users(config).items()
-            },
-        ),
-        locked=dict(config.locked),
-        sandbox=Sandbox().why_not(),
-        skills=broken(config),
-        backup=_find_backup(config),
-    )
-    if not as_json:
-        _show_directories(config, findings)
+    """Verify the store, and show what is wrong and what solves it. The exit code is 1 for a problem, 0 for warnings.
+
+    Asks the servers of the models for their list of models; this costs no tokens.
+    """
+    findings = begin_findings(config)
+    report: Report | None = None
+    failure: TenaxError | None = None
     try:
-        _examine_store(config, findings, accept=accept, as_json=as_json)
+        report = _examine_store(config, findings, accept=accept)
     except TenaxError as error:
-        if not as_json:
-            raise
-        findings.ok, findings.error = False, str(error)
+        findings.ok, findings.error, failure = False, str(error), error
+    findings.models = asyncio.run(check_models(config))
+    now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
+    findings.issues = find_issues(findings, now, command_of(config))
     if as_json:
         print_json(findings)
+        return 0 if findings.ok else FAILED
+    # `run` prints the sentence and the hint of a failure.
+    shown = [issue for issue in findings.issues if issue.text != findings.error]
+    _show_issues(shown)
+    _show_facts(config, findings, now)
+    if failure is not None:
+        raise failure
+    if report is None:
+        click.echo(NO_STORE)
+        return 0
+    for line in [*_missing(findings), *report.lines()]:
+        click.echo(to_one_line(line))
     return 0 if findings.ok else FAILED
 
 
 def _examine_store(
-    config: Config, findings: Findings, *, accept: bool, as_json: bool
-) -> None:
-    """Verify the store and add the result to the findings."""
+    config: Config, findings: Findings, *, accept: bool
+) -> Report | None:
+    """Verify the store and add the result to the findings. Return `None` without a store."""
     if not exists(config.store_url):
         with open_rows(config) as rows:
             findings.chat_apps = read_states(config, rows)
-        if not as_json:
-            _show_chat_apps(findings.chat_apps)
-            click.echo(NO_STORE)
-        return
+        return None
     with open_journal(
         config.store_url,
         user=None,
         witness=config.directories.witness,
         timing=config.timing,
     ) as journal:
-        found: list[Problem] = []
-        try:
-            alive = [instance for instance in journal.instances() if instance.alive]
-            listed = [
-                Alive(instance.id, instance.host, rfc3339(instance.started_at))
-                for instance in alive
-            ]
-        except UNREADABLE as error:
-            alive, listed = [], []
-            found = [
-                Problem(
-                    None,
-                    None,
-                    None,
-                    f"The running processes cannot be listed: {unreadable(error)}",
-                )
-            ]
-        engine, failover = engine_of(journal), journal.store.failover()
-        findings.store = Store(
-            engine, SCHEMA_VERSION, journal.incarnation, listed, failover
-        )
-        try:
-            findings.chat_apps = read_states(config, ChannelRows(journal))
-        except UNREADABLE as error:
-            sentence = f"The state of the chat apps cannot be read: {unreadable(error)}"
-            found.append(Problem(None, None, None, sentence))
-        if not as_json:
-            _show_store(findings.store, alive, journal.clock)
-            _show_chat_apps(findings.chat_apps)
-        findings.missing = journal.missing
+        add_store(findings, config, journal)
         if accept and findings.missing:
             journal.store.accept_loss()
             findings.accepted = True
+        began = journal.clock.monotonic()
         report = _verify(journal)
-    report = msgspec.structs.replace(report, problems=[*found, *report.problems])
+        seconds = journal.clock.monotonic() - began
+        found = describe_report(report, seconds, journal.clock.now_us())
+        write_verified(config, LOCAL_USER, found)
+    problems = [*findings.problems, *report.problems]
+    report = msgspec.structs.replace(report, problems=problems)
     findings.ok = report.ok and (findings.accepted or not findings.missing)
     findings.problems, findings.complete = report.problems, report.complete
     findings.checked = {
         name: getattr(report, name)
         for name in ("conversations", "facts", "partials", "blobs", "stale")
     }
-    if not as_json:
-        for line in [*_missing(findings), *report.lines()]:
-            click.echo(to_one_line(line))
+    return report
 
 
 def _missing(findings: Findings) -> list[str]:
@@ -240,65 +145,110 @@ def _missing(findings: Findings) -> list[str]:
     ]
 
 
-def _version() -> str:
-    try:
-        return metadata.version("tenax")
-    except metadata.PackageNotFoundError:
-        return "from source"
+def _show_issues(issues: list[Issue]) -> None:
+    for issue in issues:
+        _pair(issue.level, issue.text, colour=_COLOURS[issue.level])
+        if issue.command:
+            click.echo(f"{'':<15}{to_one_line(issue.command)}")
+    if issues:
+        click.echo()
 
 
-def _show_directories(config: Config, findings: Findings) -> None:
+def _show_facts(config: Config, findings: Findings, now: datetime) -> None:
+    for name, value in _facts(config, findings, now):
+        _pair(name, value)
+    _show_chat_apps(findings.chat_apps)
+
+
+def _facts(
+    config: Config, findings: Findings, now: datetime
+) -> Iterator[tuple[str, str]]:
+    places = findings.places
     there = "" if config.file.exists() else " (does not exist; the defaults apply)"
-    locked = "".join(
-        f" (set by {name})" for name in [config.locked.get("store.url")] if name
-    )
-    _pair("tenax", f"{findings.tenax}, Python {findings.python}")
-    _pair("config", f"{config.file}{there}")
-    _pair("data", str(config.directories.data))
-    _pair("state", str(config.directories.state))
-    _pair("store", f"{hide_password(config.store_url)}{locked}")
-    _pair("folder", findings.places.folder)
-    for user, folder in findings.places.users.items():
-        _pair("folder", f"{folder} (of the user {user})")
+    locked = findings.locked.get("store.url")
+    yield "tenax", f"{findings.tenax}, Python {findings.python}"
+    yield "config", f"{places.config}{there}"
+    yield "data", places.data
+    yield "state", places.state
+    yield "store", f"{places.store}{f' (set by {locked})' if locked else ''}"
+    yield "folder", places.folder
+    for user, folder in places.users.items():
+        yield "folder", f"{folder} (of the user {user})"
     without = f"{findings.sandbox} Every shell command needs approval."
-    _pair("sandbox", without if findings.sandbox else "bubblewrap")
+    yield "sandbox", without if findings.sandbox else "bubblewrap"
     for folder, problem in findings.skills.items():
-        _pair("skill", f"{folder} is not used: {problem}")
-    _pair("backup", _describe_backup(findings.backup))
+        yield "skill", f"{folder} is not used: {problem}"
+    for model in findings.models:
+        yield "model", _describe_model(model, is_default=model.label == findings.model)
+    yield "backup", _describe_backup(findings.backup, now)
+    for disk in findings.disks:
+        yield (
+            "disk",
+            f"{megabytes(disk.free)} of {megabytes(disk.total)} free at {disk.path}",
+        )
+    store = findings.store
+    if store is None:
+        return
+    yield "engine", f"{store.engine}, schema {store.schema}"
+    yield "incarnation", store.incarnation
+    if store.failover:
+        yield "failover", store.failover
+    for alive in store.instances:
+        yield (
+            "running",
+            f"{alive.id} on {to_one_line(alive.host)}, since {_time(alive.since)}",
+        )
+    yield "owed", _describe_owed(findings.owed)
+    before = findings.verified_before
+    yield (
+        "verified",
+        f"now; before on {_time(before)}" if before else "now, for the first time here",
+    )
 
 
-def _find_backup(config: Config) -> BackupState:
-    folder = BackupFolder(config.backup_folder)
-    names = folder.names()
-    if not names:
-        return BackupState(str(folder.path))
-    at = error = ""
-    try:
-        at = folder.read(names[-1]).created_at
-    except TenaxError as damage:
-        error = str(damage)
-    return BackupState(str(folder.path), names[-1], at, len(names), error)
+def _describe_model(model: ModelState, *, is_default: bool) -> str:
+    server = f" at {model.server}" if model.server else ""
+    name = f"{model.label}{' (default)' if is_default else ''}: {model.name}{server}"
+    words = {
+        "answers": "answers" if model.server else "installed",
+        "key": "no valid key",
+        "away": "cannot be reached" if model.server else "not installed",
+        "refused": "refuses requests",
+    }
+    detail = f". {model.detail}" if model.state == "answers" and model.detail else ""
+    return f"{name}, {words[model.state]}{detail}"
 
 
-def _describe_backup(backup: BackupState) -> str:
+def _describe_backup(backup: BackupState, now: datetime) -> str:
     if backup.error:
         return backup.error
     if not backup.name:
         return f"none in {backup.folder}. Make one with: tenax backup"
-    at = backup.at[:16].replace("T", " ")
-    return f"{at} UTC, restored and verified then; {backup.count:,} in {backup.folder}"
+    age = describe_duration(
+        int((now - datetime.fromisoformat(backup.at)).total_seconds())
+    )
+    return f"{_time(backup.at)} ({age} ago), restored and verified then; {backup.count:,} in {backup.folder}"
 
 
-def _show_store(store: Store, alive: list[Instance], clock: Clock) -> None:
-    _pair("engine", f"{store.engine}, schema {store.schema}")
-    _pair("incarnation", store.incarnation)
-    if store.failover:
-        _pair("failover", store.failover)
-    for instance in alive:
-        since = short_time(instance.started_at, clock.now_us())
-        _pair(
-            "running", f"{instance.id} on {to_one_line(instance.host)}, since {since}"
-        )
+def _describe_owed(owed: Owed) -> str:
+    parts = [count_noun(owed.approvals, "approval")] if owed.approvals else []
+    if owed.waiting:
+        parts.append(f"{count_noun(owed.waiting, 'message')} to chat apps")
+    if owed.failed:
+        parts.append(f"{count_noun(owed.failed, 'message')} not delivered")
+    for memory in owed.memory:
+        if memory.conversations:
+            count = count_noun(memory.conversations, "conversation")
+            parts.append(f"{count} to the memory provider {memory.provider}")
+        if memory.letters:
+            parts.append(f"{memory.letters:,} not taken by {memory.provider}")
+    if owed.spools:
+        parts.append(f"output of {count_noun(len(owed.spools), 'stopped server')}")
+    return ", ".join(parts) or "nothing"
+
+
+def _time(at: str) -> str:
+    return f"{at[:16].replace('T', ' ')} UTC"
 
 
 def _show_chat_apps(accounts: list[AccountState]) -> None:
@@ -315,8 +265,21 @@ def _show_chat_apps(accounts: list[AccountState]) -> None:
         click.echo()
 
 
-def _pair(name: str, value: str) -> None:
-    click.echo(f"{name:<11}  {to_one_line(value)}")
+def _pair(name: str, value: str, *, colour: str = "") -> None:
+    """Print a line. In a terminal a long value continues below its beginning."""
+    mark = click.style(f"{name:<11}", fg=colour or None, bold=bool(colour))
+    text = to_one_line(value)
+    columns = room_across()
+    if columns is not None:
+        indent = " " * 13
+        text = textwrap.fill(
+            f"{indent}{text}",
+            max(columns, _COLUMNS_MIN),
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ).lstrip()
+    click.echo(f"{mark}  {text}")
 
 
 def _verify(journal: Journal) -> Report:

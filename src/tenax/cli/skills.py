@@ -12,7 +12,7 @@ from tenax.cli.output import json_option, print_json
 from tenax.config import Config
 from tenax.text import to_one_line
 
-__all__ = ["broken", "list_skills"]
+__all__ = ["list_skills"]
 
 
 @click.command("skills")
@@ -34,15 +34,6 @@ def list_skills(config: Config, *, as_json: bool) -> None:
         about = f"not used: {skill.problem}" if skill.problem else skill.description
         name = pad(to_one_line(skill.name), 20)
         click.echo(f"{name}  {pad(owner, 12)}  {to_one_line(about)}")
-
-
-def broken(config: Config) -> dict[str, str]:
-    """Return the unusable skill folders, with the reason."""
-    return {
-        str(skill.root.joinpath(*skill.parts)): skill.problem
-        for skill in _all(config)
-        if skill.problem
-    }
 
 
 def _all(config: Config) -> list[Skill]:

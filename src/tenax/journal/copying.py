@@ -76,9 +76,6 @@ class Filler(Protocol):
     def insert(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
         """Insert rows and return their number."""
 
-    def run(self, sql: str) -> None:
-        """Run a statement that both engines understand."""
-
     def finish(self) -> None:
         """Commit. The store can be opened afterwards."""
 
@@ -217,10 +214,6 @@ class SqliteFiller:
                 self._connection.executemany(sql, page)
                 count += len(page)
         return count
-
-    def run(self, sql: str) -> None:
-        with _explained(self._path):
-            self._connection.execute(sql)
 
     def finish(self) -> None:
         with _explained(self._path):

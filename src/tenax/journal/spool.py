@@ -39,7 +39,16 @@ from tenax.errors import (
     StoreUnavailable,
 )
 
-__all__ = ["BYTES_MAX", "ROOM_BYTES", "HeldEvent", "Spool", "left"]
+__all__ = [
+    "BYTES_MAX",
+    "ROOM_BYTES",
+    "HeldEvent",
+    "Spool",
+    "is_empty",
+    "left",
+    "owner_of",
+    "unsent",
+]
 
 log = logging.getLogger(__name__)
 
@@ -248,6 +257,28 @@ def left(folder: Path, alive: Callable[[str], bool]) -> list[Spool]:
             spool.close(remove=False)
         raise
     return found
+
+
+def owner_of(name: str) -> str:
+    """Return the id of the instance with a spool. An instance may have several spools, with numbers."""
+    return name.partition(".")[0]
+
+
+def unsent(folder: Path) -> list[Path]:
+    """Return the spools with output that no live process holds."""
+    return [
+        file.parent
+        for file in sorted(folder.glob("*/spool"))
+        if not is_empty(file)
+        and not LockFile.is_held(file.with_name("lock"), posix=True)
+    ]
+
+
+def is_empty(file: Path) -> bool:
+    """Return whether a spool has no record: most spools are only reserved space."""
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+        return not any(opened.read(_HEAD.size))
+    return True
 
 
 def _checksum(body: bytes) -> int:

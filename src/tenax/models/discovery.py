@@ -394,9 +394,9 @@ async def list_models(
 
 
 async def fetch_models(
-    api: Api, url: str, key: Secret | None
+    api: Api, url: str, key: Secret | None, *, seconds: float = LIST_SECONDS_MAX
 ) -> list[_Model] | Failure:
-    """Return the list of models at a URL."""
+    """Return the list of models at a URL. The server has `seconds` to answer."""
     try:
         url = check_url(url.strip(), "This")
         secret = key.reveal() if key else None
@@ -407,11 +407,9 @@ async def fetch_models(
     )
     adapter = Anthropic if api == "anthropic" else OpenAI
     proxied = not is_loopback(url)
-    client = httpx.AsyncClient(
-        trust_env=proxied, verify=trusted(), timeout=LIST_SECONDS_MAX
-    )
+    client = httpx.AsyncClient(trust_env=proxied, verify=trusted(), timeout=seconds)
     try:
-        async with asyncio.timeout(LIST_SECONDS_MAX), client:
+        async with asyncio.timeout(seconds), client:
             headers = {"user-agent": "tenax", **adapter.headers(secret)}
             target = adapter.root(url) + adapter.models_path
             status, body = await _get(client, target, headers)

@@ -6,24 +6,19 @@ The owner verifies the whole store, every other user the own conversations.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 import time
 from functools import partial
-from pathlib import Path
-from typing import Final
 
 import msgspec
 from starlette.requests import Request
 
-from tenax.clock import rfc3339
-from tenax.concurrency import run_in_own_thread, write_atomically
+from tenax.concurrency import run_in_own_thread
+from tenax.doctor import verified as record
+from tenax.doctor.verified import describe_report, read_verified, write_verified
 from tenax.journal import LOCAL_USER
 from tenax.journal.verify.store import verify
 from tenax.web.api import ResponseBody, endpoint
 from tenax.web.server_state import ServerState, state_of, user_of
-
-PROBLEMS_SHOWN_MAX: Final = 100
 
 
 class Verified(ResponseBody):
@@ -55,8 +50,8 @@ async def verify_data(call: Request) -> Verified:
         # A client that goes away does not end the verification, and a second request waits for the same one.
         task = state.verifying[user] = asyncio.create_task(_verify(state, user))
     found = await asyncio.shield(task)
-    assert isinstance(found, Verified)
-    return found
+    assert isinstance(found, record.Verified)
+    return _show(found)
 
 
 @endpoint("GET", "/api/verify")
@@ -64,42 +59,22 @@ async def get_verified(call: Request) -> LastVerified:
     """Return the result of the last verification."""
     state, user = state_of(call), user_of(call)
     task = state.verifying.get(user)
-    last = await run_in_own_thread(partial(_read, _file(state, user)))
-    return LastVerified(last, task is not None and not task.done())
+    last = await run_in_own_thread(partial(read_verified, state.config, user))
+    shown = None if last is None else _show(last)
+    return LastVerified(shown, task is not None and not task.done())
 
 
-async def _verify(state: ServerState, user: str) -> Verified:
+def _show(found: record.Verified) -> Verified:
+    return msgspec.convert(found, Verified, from_attributes=True)
+
+
+async def _verify(state: ServerState, user: str) -> record.Verified:
     own = None if user == LOCAL_USER else user
     began = time.monotonic()
     report = await run_in_own_thread(
         partial(verify, state.journal.of(None), user=own), owner=f"verify {user}"
     )
-    found = Verified(
-        ok=report.ok,
-        conversations=report.conversations,
-        events=report.facts + report.partials,
-        seconds=round(time.monotonic() - began, 3),
-        at=rfc3339(state.journal.clock.now_us()),
-        problems=[str(problem) for problem in report.problems[:PROBLEMS_SHOWN_MAX]],
-    )
-    # The result is worth showing even if it cannot be remembered.
-    with contextlib.suppress(OSError):
-        await run_in_own_thread(partial(_write, _file(state, user), found))
+    seconds = time.monotonic() - began
+    found = describe_report(report, seconds, state.journal.clock.now_us())
+    await run_in_own_thread(partial(write_verified, state.config, user, found))
     return found
-
-
-def _file(state: ServerState, user: str) -> Path:
-    name = hashlib.sha256(user.encode()).hexdigest()
-    return state.config.directories.state / "verified" / f"{name}.json"
-
-
-def _read(file: Path) -> Verified | None:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Verified)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _write(file: Path, found: Verified) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(file, msgspec.json.encode(found))

@@ -7,6 +7,7 @@ import { Download } from "../signed";
 import { attempt, isOwner } from "../state";
 import { locale, t, tx } from "../text";
 import { visible } from "../words";
+import { Health } from "./health";
 import { answer, Setting } from "./values";
 
 interface Verified { ok: boolean; conversations: number; events: number; at: string; problems: string[] }
@@ -23,6 +24,7 @@ export function Data() {
         <Icon name="download" />{t(`data.export_${format}`)}
       </Download>)}
     </div>
+    {isOwner.value && <Health />}
     <Integrity />
     {isOwner.value && <>
       <h2>{t("data.backups")}</h2>

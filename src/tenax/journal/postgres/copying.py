@@ -158,10 +158,6 @@ class PostgresFiller:
                 count += 1
         return count
 
-    def run(self, text: str) -> None:
-        with self._explained():
-            self._run(text)
-
     def finish(self) -> None:
         with self._explained():
             for table in ("conversations", "stretches"):

@@ -417,6 +417,12 @@ update instances set swept_at = :at, ended_at = coalesce(ended_at, :at) where id
 -- name: drop_instances
 delete from instances where swept_at < :before
 
+-- name: drop_instance
+delete from instances where id = :id
+
+-- name: drop_leases
+delete from leases
+
 -- name: instances
 select id, host, started_at, ended_at, swept_at from instances order by started_at, id
 
@@ -469,6 +475,43 @@ from cursors k join readers r on r.name = k.reader join heads h on h.conversatio
 where k.reader = :reader and k.behind = 1 and k.conversation > :past
       and (k.retry_at is null or k.retry_at <= :now) and (cast(:owner as text) is null or c.owner = :owner)
 order by k.conversation limit :limit
+
+-- name: owed_answers
+select c.id from heads h join conversations c on c.num = h.conversation
+where h.asks <> '' and c.owner = :owner and c.archived = 0 order by c.updated_at desc, c.num
+
+-- name: owed_memory
+select k.reader, sum(k.behind), 0 from cursors k where k.behind = 1 and substr(k.reader, 1, 7) = 'memory:' group by k.reader
+union all
+select l.reader, 0, count(*) from letters l group by l.reader
+
+-- a restored store -----------------------------------------------------------------------------------------
+
+-- name: settle_deliveries
+update deliveries set state = 'uncertain', error = 'The store was restored from a backup.'
+where state in ('waiting', 'sending', 'placed')
+
+-- name: settle_routes
+update route_cursors set seq = (select h.head from heads h where h.conversation = route_cursors.conversation)
+where ended = 0
+
+-- Every turn and every end that a memory provider is owed becomes a dead letter. The time is that of the last change.
+-- name: bury_owed
+insert into letters (conversation, reader, seq, error, at)
+select k.conversation, k.reader, e.place & 4294967295, 'The store was restored from a backup.',
+       (select max(updated_at) from conversations)
+from cursors k join heads h on h.conversation = k.conversation
+     join events e on e.place > (k.conversation << 32 | k.seq)
+         and e.place <= (k.conversation << 32 | case k.follows when 'turns' then h.turns else h.due end)
+         and e.kind = case k.follows when 'turns' then 'run.finished' else 'memory.due' end
+where k.behind = 1 and substr(k.reader, 1, 7) = 'memory:' and k.reader not in ('memory:idle', 'memory:review')
+on conflict do nothing
+
+-- name: settle_readers
+update cursors set behind = 0, tries = 0, error = null, retry_at = null,
+    seq = (select case cursors.follows when 'turns' then h.turns else h.due end
+           from heads h where h.conversation = cursors.conversation)
+where behind = 1 and substr(reader, 1, 7) = 'memory:' and reader not in ('memory:idle', 'memory:review')
 
 -- memory ---------------------------------------------------------------------------------------------------
 
