@@ -711,7 +711,9 @@ class CoreRuntime:
         recorded = await self.journal.fact(conversation, request)
         event = recorded.event if recorded is not None else None
         if not isinstance(event, ModelRequested):
-            raise InvalidInput(f"No model was asked at seq {request}.")
+            raise InvalidInput(
+                "This answer has no request in this conversation: it was imported or copied."
+            )
         history = History(self.journal, conversation)
         history.context = await context_at(self.journal, conversation, event.folded_to)
         for seq in event.inputs:
