@@ -63,11 +63,13 @@ def test_the_owner_sees_what_is_wrong_and_what_solves_it(
     shared: Served, page: Page
 ) -> None:
     """The servers of models are asked only on request; other users see nothing."""
-    found = page.get("/doctor")
+    found = page.get("/findings")
     assert found["models"] == []
     assert found["engine"].startswith("SQLite ")
     commands = [issue["command"] for issue in found["issues"]]
     assert any(command.endswith("tenax backup") for command in commands)
-    assert page.get("/doctor", models="true")["owed"]["failed"] == 0
+    assert page.get("/findings", models="true")["owed"]["failed"] == 0
     berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
-    assert berta.http.get("/api/doctor").status_code == 403
+    refused = berta.http.get("/api/findings")
+    assert refused.status_code == 409
+    assert "Only the owner" in refused.text

@@ -33,7 +33,7 @@ export function Health() {
   const [running, setRunning] = useState(true);
   const look = async (models: boolean) => {
     setRunning(true);
-    const latest = await attempt(() => call<Found>("GET", `/api/doctor?models=${models}`));
+    const latest = await attempt(() => call<Found>("GET", `/api/findings?models=${models}`));
     if (latest !== undefined) setFound(latest);
     setRunning(false);
   };

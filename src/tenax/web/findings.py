@@ -1,4 +1,4 @@
-"""`/api/doctor`: what is wrong with the installation, and the commands that solve it. Only for the owner.
+"""`/api/findings`: what is wrong with the installation, and the commands that solve it. Only for the owner.
 
 The verification of the store has an endpoint of its own: `/api/verify`.
 """
@@ -29,10 +29,10 @@ from tenax.journal.verify.store import Problem
 from tenax.web.api import ResponseBody, endpoint
 from tenax.web.server_state import ServerState, state_of
 
-__all__ = ["examine"]
+__all__ = ["get_findings"]
 
 
-class Health(ResponseBody):
+class CurrentFindings(ResponseBody):
     """The state of the installation, without a verification of the store."""
 
     version: str
@@ -48,8 +48,8 @@ class Health(ResponseBody):
     """The possible loss in a failover of PostgreSQL, or empty."""
 
 
-@endpoint("GET", "/api/doctor", owner=True)
-async def examine(call: Request, *, models: bool = False) -> Health:
+@endpoint("GET", "/api/findings", owner=True)
+async def get_findings(call: Request, *, models: bool = False) -> CurrentFindings:
     """Say what is wrong and what solves it. On request, ask the servers of the models; this costs no tokens."""
     state = state_of(call)
     await state.look_at_settings()
@@ -58,7 +58,7 @@ async def examine(call: Request, *, models: bool = False) -> Health:
         findings.models = await check_models(state.config)
     now = datetime.fromtimestamp(state.journal.clock.now_us() / 1e6, UTC)
     assert findings.store is not None
-    return Health(
+    return CurrentFindings(
         findings.tenax,
         find_issues(findings, now, command_of(state.config, state.terminal)),
         findings.models,
