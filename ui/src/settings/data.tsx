@@ -1,4 +1,4 @@
-// Data: export everything, verify the store, and where the files are.
+// Data: export everything, import files of other programs, verify the store, and where the files are.
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api";
 import { FORMATS } from "../commands";
@@ -7,6 +7,7 @@ import { Download } from "../signed";
 import { attempt, isOwner } from "../state";
 import { locale, t, tx } from "../text";
 import { visible } from "../words";
+import { Import } from "./import";
 import { answer, Setting } from "./values";
 
 interface Verified { ok: boolean; conversations: number; events: number; at: string; problems: string[] }
@@ -23,6 +24,7 @@ export function Data() {
         <Icon name="download" />{t(`data.export_${format}`)}
       </Download>)}
     </div>
+    <Import />
     <Integrity />
     {isOwner.value && <>
       <h2>{t("data.backups")}</h2>
