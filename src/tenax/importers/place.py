@@ -22,6 +22,10 @@ __all__ = ["Place", "read_items", "read_lines", "read_rows"]
 
 _FILE_BYTES_MAX: Final = 8 * 1024**3
 """The size of a file in a zip file. A larger one is refused: it would fill the disk."""
+_UNPACKED_BYTES_MAX: Final = 16 * 1024**3
+"""The size of all files that are unpacked from a zip file."""
+_FREE_BYTES_MIN: Final = 512 * 1024**2
+"""Unpacking leaves this much of the disk free: the store may be on the same disk."""
 _FILES_MAX: Final = 200_000
 _LINE_BYTES_MAX: Final = 256 * 1024**2
 _HEAD_BYTES: Final = 64 * 1024
@@ -42,6 +46,7 @@ class Place:
         self.path = path
         self._scratch: Path | None = None
         self._zip: zipfile.ZipFile | None = None
+        self._unpacked = 0
         try:
             if not path.exists():
                 raise InvalidInput(f"There is no file or folder {path}.")
@@ -49,6 +54,10 @@ class Place:
                 self._zip = zipfile.ZipFile(path)
             elif not path.is_dir() and not path.is_file():
                 raise InvalidInput(f"{path} is neither a file nor a folder.")
+            elif path.is_file() and _begins_like_zip(path):
+                raise InvalidInput(
+                    f"{path} is a damaged zip file.", hint="Download the file again."
+                )
             self._names = self._list_names()
         except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
             raise InvalidInput(f"{path} cannot be read: {_reason(error)}.") from error
@@ -137,6 +146,7 @@ class Place:
         if target.exists():
             return target
         try:
+            self._check_room(info, self._scratch)
             _copy_member(archive, info, target)
         except (RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             target.unlink(missing_ok=True)
@@ -152,6 +162,19 @@ class Place:
             ) from error
         return target
 
+    def _check_room(self, info: zipfile.ZipInfo, scratch: Path) -> None:
+        self._unpacked += info.file_size
+        if self._unpacked > _UNPACKED_BYTES_MAX:
+            raise InvalidInput(
+                f"The files in {self.path} have more than {_UNPACKED_BYTES_MAX >> 30} GB, more than an import reads.",
+                hint="Unpack the zip file, and import a part of it.",
+            )
+        if shutil.disk_usage(scratch).free - info.file_size < _FREE_BYTES_MIN:
+            raise StoreFull(
+                f"{info.filename!r:.100} has {info.file_size:,} bytes and cannot be unpacked: the disk is almost full.",
+                hint="Free some disk space, or set TMPDIR to a folder on another disk.",
+            )
+
 
 def _copy_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
     left = info.file_size
@@ -162,6 +185,11 @@ def _copy_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) 
             if left < 0:
                 raise zipfile.BadZipFile("a file is larger than the zip file says")
             file.write(piece)
+
+
+def _begins_like_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\3\4"
 
 
 def _walk(folder: Path) -> Iterator[str]:
