@@ -28,7 +28,7 @@ DUE = {
     *(f"2.{n}" for n in range(1, 12)),
     *(f"2.+{n}" for n in range(1, 5)),
     *("PC", "EO", "FD", "CV", "CO", "RD"),
-    *(f"J{n}" for n in range(1, 26)),
+    *(f"J{n}" for n in range(1, 28)),
     *(f"3.{n}" for n in range(1, 7)),
     *(f"3.+{n}" for n in range(1, 4)),
     *(f"4.{n}" for n in range(1, 17)),
