@@ -22,6 +22,10 @@ __all__ = ["Place", "read_items", "read_lines", "read_rows"]
 
 _FILE_BYTES_MAX: Final = 8 * 1024**3
 """The size of a file in a zip file. A larger one is refused: it would fill the disk."""
+_UNPACKED_BYTES_MAX: Final = 16 * 1024**3
+"""The size of all files that are unpacked from a zip file."""
+_FREE_BYTES_MIN: Final = 512 * 1024**2
+"""Unpacking leaves this much of the disk free: the store may be on the same disk."""
 _FILES_MAX: Final = 200_000
 _LINE_BYTES_MAX: Final = 256 * 1024**2
 _HEAD_BYTES: Final = 64 * 1024
@@ -42,6 +46,7 @@ class Place:
         self.path = path
         self._scratch: Path | None = None
         self._zip: zipfile.ZipFile | None = None
+        self._unpacked = 0
         try:
             if not path.exists():
                 raise InvalidInput(f"There is no file or folder {path}.")
@@ -137,6 +142,7 @@ class Place:
         if target.exists():
             return target
         try:
+            self._check_room(info, self._scratch)
             _copy_member(archive, info, target)
         except (RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             target.unlink(missing_ok=True)
@@ -151,6 +157,19 @@ class Place:
                 hint="Free some disk space, or set TMPDIR to a folder on another disk.",
             ) from error
         return target
+
+    def _check_room(self, info: zipfile.ZipInfo, scratch: Path) -> None:
+        self._unpacked += info.file_size
+        if self._unpacked > _UNPACKED_BYTES_MAX:
+            raise InvalidInput(
+                f"The files in {self.path} have more than {_UNPACKED_BYTES_MAX >> 30} GB, more than an import reads.",
+                hint="Unpack the zip file, and import a part of it.",
+            )
+        if shutil.disk_usage(scratch).free - info.file_size < _FREE_BYTES_MIN:
+            raise StoreFull(
+                f"{info.filename!r:.100} has {info.file_size:,} bytes and cannot be unpacked: the disk is almost full.",
+                hint="Free some disk space, or set TMPDIR to a folder on another disk.",
+            )
 
 
 def _copy_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:

@@ -66,6 +66,8 @@ class Imported(msgspec.Struct, kw_only=True):
     known_memories: int = 0
     skills: int = 0
     known_skills: int = 0
+    left_skills: int = 0
+    """New skills that were not imported, because the caller wanted none."""
     skipped: int = 0
     reasons: list[str] = []
     """The first skipped conversations, memories and skills, with the reasons."""
@@ -106,8 +108,7 @@ def import_from(
             )
             _import_drafts(source, importer, done, progress)
             _import_memories(journal, source, done)
-            if with_skills:
-                _import_skills(config, source, done)
+            _import_skills(config, source, done, is_wanted=with_skills)
             done.left_out = dict(sorted(source.left_out.items()))
             return done
 
@@ -207,13 +208,18 @@ def _add_memory(
     entries.add(text, about=memory.about, key=f"import:{kind}:{memory.id}")
 
 
-def _import_skills(config: Config, source: Source, done: Imported) -> None:
+def _import_skills(
+    config: Config, source: Source, done: Imported, *, is_wanted: bool
+) -> None:
     """Copy skills that do not exist here yet. A skill is complete or not there at all."""
     top = config.directories.data / "skills"
     for skill in source.skills():
         target = top / clean_name(skill.name)
         if target.exists():
             done.known_skills += 1
+            continue
+        if not is_wanted:
+            done.left_skills += 1
             continue
         try:
             if not done.dry_run:

@@ -1,13 +1,13 @@
 """Endpoints as plain functions. Their signatures define both the routes and the OpenAPI document.
 
-The parameter `call` is the request, `runtime` the runtime of the user, `body` the JSON body (or bytes) and `key` the
-Idempotency-Key. Parameters named in the path come from the path, every other parameter from the query.
+The parameter `call` is the request, `runtime` the runtime of the user, `body` the JSON body (or bytes, or an
+`Upload`) and `key` the Idempotency-Key. Parameters named in the path come from the path, every other parameter from the query.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from importlib import metadata
 from typing import (
@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tenax.agent.attachments import BYTES_MAX
-from tenax.errors import InvalidInput, TooLarge
+from tenax.errors import InvalidInput, Refused, TooLarge
 from tenax.web.links import SIGNED_PATHS
 from tenax.web.problems import Problem, answer_to, problem
 from tenax.web.server_state import owner_only, runtime_of, state_of
@@ -38,6 +38,7 @@ __all__ = [
     "Id",
     "RequestBody",
     "ResponseBody",
+    "Upload",
     "endpoint",
     "openapi",
     "read_bytes",
@@ -80,6 +81,24 @@ class ResponseBody(msgspec.Struct, frozen=True):
 @dataclass_transform(frozen_default=True)
 class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON body of a request, or a part of a body. An unknown field is an error."""
+
+
+class Upload:
+    """The body of a request that is too large for memory."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        length = request.headers.get("content-length", "")
+        self.length = int(length) if length.isdecimal() else None
+        """The size in bytes, if the client says it."""
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the bytes as they arrive. Raises `ClientDisconnect` if the client goes away."""
+        async for piece in self._request.stream():
+            yield piece
+        # The body may arrive slowly, and the device may have been revoked in the meantime.
+        if not await _is_signed_in(self._request):
+            raise Refused("This browser was signed out during the upload.")
 
 
 class Endpoint:
@@ -219,6 +238,8 @@ async def _is_signed_in(request: Request) -> bool:
 
 
 async def _body(request: Request, kind: Any, most: int) -> Any:  # noqa: ANN401  (whatever the body is)
+    if kind is Upload:
+        return Upload(request)
     if kind is bytes:
         return await read_bytes(request, BYTES_MAX, "Make it smaller.")
     if (
@@ -255,7 +276,11 @@ def openapi(found: Sequence[Endpoint]) -> dict[str, Any]:
     """Describe the endpoints as OpenAPI 3.1."""
     kinds = [
         Problem,
-        *(endpoint.body for endpoint in found if endpoint.body not in {None, bytes}),
+        *(
+            endpoint.body
+            for endpoint in found
+            if endpoint.body not in {None, bytes, Upload}
+        ),
     ]
     kinds += [
         endpoint.answer
@@ -342,7 +367,7 @@ def _described(endpoint: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         "responses": {str(endpoint.status): good, **errors},
         "security": security,
     }
-    if endpoint.body is bytes:
+    if endpoint.body in {bytes, Upload}:
         described["requestBody"] = {
             "required": True,
             "content": {"application/octet-stream": {}},

@@ -22,6 +22,7 @@ from tenax.concurrency import ThreadPool, run_in_own_thread
 from tenax.config import Config
 from tenax.config.watch import SettingsFile
 from tenax.errors import Refused, TenaxError, TooBusy
+from tenax.importers.uploads import Imports
 from tenax.journal import LOCAL_USER, Journal
 from tenax.journal.devices import Device, Devices
 from tenax.runtime.runtime import open_store
@@ -64,7 +65,7 @@ class ServerState:
         self.page_threads = ThreadPool(2, "tenax-page")
         """Threads only for files of the page, so that the page loads even while the store does not answer."""
         self.file_threads = ThreadPool(4, "tenax-files")
-        """Threads for the files of conversations and for exports. A slow disk delays nothing else."""
+        """Threads for the files of conversations, exports and imports. A slow disk delays nothing else."""
         self.name_searches = asyncio.Semaphore(2)
         """Limits the searches for names of files, because each is a process."""
         self.verifying: dict[str, asyncio.Task[object]] = {}
@@ -75,6 +76,11 @@ class ServerState:
         self.gateway = Gateway(self.journal, self.runtime)
         """The chat apps."""
         self.backups = BackupSchedule(self.journal, lambda: self.config)
+        self.imports = Imports(
+            config.directories.state / "imports",
+            lambda: self.config,
+            self.file_threads,
+        )
         self.runtimes: dict[str, asyncio.Task[Runtime]] = {}
         """The start of every runtime, by user. A finished task has the runtime as the result."""
 
@@ -96,6 +102,7 @@ class ServerState:
             with _unless_owner(user):
                 await self.runtime(user)
         await self.gateway.configure(self.config)
+        await self.imports.start()
         self.backups.start()
         self._following = asyncio.create_task(self._follow_settings())
 
@@ -162,6 +169,7 @@ class ServerState:
         for task in (self._watching, self._following):
             if task is not None:
                 task.cancel()
+        await self.imports.close()
         await self.backups.close()
         await self.gateway.close()
         started = [
