@@ -1,4 +1,4 @@
-// Data: export everything, verify the store, and where the files are.
+// Data: export everything, import files of other programs, verify the store, and where the files are.
 import { useEffect, useState } from "preact/hooks";
 import { call } from "../api";
 import { FORMATS } from "../commands";
@@ -8,6 +8,7 @@ import { attempt, isOwner } from "../state";
 import { locale, t, tx } from "../text";
 import { visible } from "../words";
 import { Health } from "./health";
+import { Import } from "./import";
 import { answer, Setting } from "./values";
 
 interface Verified { ok: boolean; conversations: number; events: number; at: string; problems: string[] }
@@ -24,6 +25,7 @@ export function Data() {
         <Icon name="download" />{t(`data.export_${format}`)}
       </Download>)}
     </div>
+    <Import />
     {isOwner.value && <Health />}
     <Integrity />
     {isOwner.value && <>
