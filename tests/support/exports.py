@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
+from pathlib import Path
 from typing import Any
+
+from tests.support.served import ROOT
 
 START = 1_700_000_000
 
@@ -52,3 +56,40 @@ def zipped(files: dict[str, bytes]) -> bytes:
         for name, data in files.items():
             archive.writestr(name, data)
     return target.getvalue()
+
+
+# Python runs this when it starts: the process of an import reads as many conversations as the file allows.
+_PACED = """
+import sys
+if "tenax.importers.worker" in sys.orig_argv:
+    import pathlib, time
+    from tenax.importers import storing
+    unhindered, allowed = storing.Importer.store, pathlib.Path({file!r})
+    read = 0
+    def store(self, draft):
+        global read
+        while read >= int(allowed.read_text()):
+            time.sleep(0.01)
+        read += 1
+        return unhindered(self, draft)
+    storing.Importer.store = store
+"""
+_EVERYTHING = 1_000_000
+
+
+class ImportPace:
+    """How many conversations the process of an import may read before it waits.
+
+    It holds for servers that are started with `env`, from `allow` to `allow`.
+    """
+
+    def __init__(self, home: Path, count: int = _EVERYTHING) -> None:
+        self._file = home / "pace"
+        self.env = {"PYTHONPATH": os.pathsep.join((str(home), str(ROOT)))}
+        self.allow(count)
+        (home / "sitecustomize.py").write_text(_PACED.format(file=str(self._file)))
+
+    def allow(self, count: int = _EVERYTHING) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(str(count))
+        new.replace(self._file)

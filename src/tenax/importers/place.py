@@ -54,6 +54,10 @@ class Place:
                 self._zip = zipfile.ZipFile(path)
             elif not path.is_dir() and not path.is_file():
                 raise InvalidInput(f"{path} is neither a file nor a folder.")
+            elif path.is_file() and _begins_like_zip(path):
+                raise InvalidInput(
+                    f"{path} is a damaged zip file.", hint="Download the file again."
+                )
             self._names = self._list_names()
         except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
             raise InvalidInput(f"{path} cannot be read: {_reason(error)}.") from error
@@ -181,6 +185,11 @@ def _copy_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) 
             if left < 0:
                 raise zipfile.BadZipFile("a file is larger than the zip file says")
             file.write(piece)
+
+
+def _begins_like_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\3\4"
 
 
 def _walk(folder: Path) -> Iterator[str]:
