@@ -295,7 +295,13 @@ class UserImport:
             log.warning(
                 "An import stopped: %s", error, extra={"action": "import_stopped"}
             )
-            await self._fail(f"The import stopped: {error}. {_AGAIN}")
+            if self.state.phase == "importing":
+                await self._fail(f"The import stopped: {error}. {_AGAIN}")
+            else:
+                await self._fail(
+                    f"The file was not looked through: {error}. "
+                    "Try again. If it stops again, the file is damaged or too large."
+                )
         except TenaxError as error:
             await self._fail(f"{error} {error.hint}".strip())
         except Exception:

@@ -178,7 +178,8 @@ def _limit() -> None:
 
 
 def _end_with_server() -> None:
-    while sys.stdin.buffer.read(1):
+    # A read of the buffered stdin would hold its lock while the interpreter ends.
+    while os.read(sys.stdin.fileno(), 1024):
         pass
     os._exit(1)
 
