@@ -16,6 +16,7 @@ from tenax.errors import CannotOpen, InvalidInput, StoreFull, TooLarge
 from tenax.importers.place import Place
 from tenax.importers.uploads import Imports
 from tests.support.exports import many_chatgpt, zipped
+from tests.support.hermes import HermesHome
 
 Start = Callable[..., Imports]
 _REFUSED = r"more than 16 GB|disk is almost full"
@@ -112,6 +113,25 @@ async def test_an_import_that_nobody_confirms_ends(start: Start) -> None:
     await until(lambda: own.state.phase == "failed")
     await until(lambda: not files(imports))
     assert own.state.error.startswith("The import was not confirmed in time.")
+
+
+async def test_the_page_imports_no_skills(start: Start, tmp_path: Path) -> None:
+    """The result has their number, so that the page can name the command."""
+    home = HermesHome(tmp_path / "other")
+    home.say(home.session("talk"), "user", "How long does the dough rest?")
+    home.close()
+    files = {"state.db": (home.folder / "state.db").read_bytes()}
+    files |= {"skills/bake/SKILL.md": b"Bake.", "memories/USER.md": b"Bakes bread."}
+    own = await start().of("ada")
+    await own.upload("hermes.zip", None, pieces(zipped(files)))
+    await until(lambda: own.state.phase in {"ready", "failed"})
+    await own.confirm(own.state.id, remember=False)
+    await until(lambda: own.state.phase in {"done", "failed"})
+    found = own.state.found
+    assert found is not None, own.state.error
+    assert (found.new, found.memories, found.skills) == (1, 1, 0)
+    assert found.left_skills == 1
+    assert not (tmp_path / "skills").exists()
 
 
 def test_a_zip_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def until(page: Page, *phases: str) -> dict[str, Any]:
         state: dict[str, Any] = page.get("/import")
         return state if state["phase"] in phases else None
 
-    return waited(found)
+    state: dict[str, Any] = waited(found)
+    return state
 
 
 def waited(look: Callable[[], Any]) -> Any:

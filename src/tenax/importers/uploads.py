@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -420,6 +420,6 @@ def _read_state(folder: Path) -> ImportState:
     return ImportState(phase="failed", name=state.name, error=error)
 
 
-def _write_state(folder: Path, state: Any) -> None:  # noqa: ANN401
+def _write_state(folder: Path, state: ImportState) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(folder / _STATE, msgspec.json.encode(state), durable=False)
