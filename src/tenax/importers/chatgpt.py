@@ -25,11 +25,13 @@ from tenax.importers.reading import (
     JsonSource,
     arrange,
     as_dict,
-    as_list,
-    as_text,
     attach_file,
     decode,
     find_keys,
+    get_dict,
+    get_dicts,
+    get_list,
+    get_text,
     keep,
     text_parts,
     to_json,
@@ -81,10 +83,8 @@ class _ChatGPT(JsonSource):
                 self._files.setdefault(file_id[0], name)
 
     def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
-        title = as_text(conversation.get("title"))
-        name = as_text(conversation.get("conversation_id")) or as_text(
-            conversation.get("id")
-        )
+        title = get_text(conversation, "title")
+        name = get_text(conversation, "conversation_id", "id")
         if "mapping" not in conversation:
             self.left_out["entry without messages"] += 1
             return None
@@ -95,7 +95,7 @@ class _ChatGPT(JsonSource):
             return Skipped(name, title, "its messages are not a JSON object")
         nodes, current = arrange(
             ([self._read_node(key, entry)] for key, entry in _in_order(mapping)),
-            as_text(conversation.get("current_node")),
+            get_text(conversation, "current_node"),
         )
         if not any(node.role for node in nodes):
             self.left_out["conversation without messages"] += 1
@@ -119,11 +119,11 @@ class _ChatGPT(JsonSource):
         )
 
     def _read_node(self, key: str, entry: object) -> Node:
-        parent = as_text(as_dict(entry).get("parent")) or None
-        message = as_dict(as_dict(entry).get("message"))
-        author = as_dict(message.get("author"))
-        content = as_dict(message.get("content"))
-        metadata = as_dict(message.get("metadata"))
+        parent = get_text(as_dict(entry), "parent") or None
+        message = get_dict(as_dict(entry), "message")
+        author = get_dict(message, "author")
+        content = get_dict(message, "content")
+        metadata = get_dict(message, "metadata")
         role = author.get("role")
         link = Node(id=key, parent=parent, role="")
         if not message:
@@ -136,8 +136,8 @@ class _ChatGPT(JsonSource):
             self.left_out["message of an unknown role"] += 1
             return link
         pieces = [*self._read_pieces(content, metadata)]
-        tool = as_text(author.get("name"))
-        recipient = as_text(message.get("recipient")) or "all"
+        tool = get_text(author, "name")
+        recipient = get_text(message, "recipient") or "all"
         outcome: Outcome = "done"
         if role == "assistant" and recipient != "all":
             call = ToolCall(key, recipient, _read_arguments(content, pieces))
@@ -147,10 +147,8 @@ class _ChatGPT(JsonSource):
             outcome = "failed"
         if not pieces and role != "tool":
             return link
-        model = as_text(metadata.get("resolved_model_slug")) or as_text(
-            metadata.get("model_slug")
-        )
-        finish = as_text(as_dict(metadata.get("finish_details")).get("type"))
+        model = get_text(metadata, "resolved_model_slug", "model_slug")
+        finish = get_text(get_dict(metadata, "finish_details"), "type")
         return Node(
             id=key,
             parent=parent,
@@ -173,17 +171,16 @@ class _ChatGPT(JsonSource):
     def _read_pieces(
         self, content: dict[str, Any], metadata: dict[str, Any]
     ) -> Iterator[Piece]:
-        attachments = [as_dict(one) for one in as_list(metadata.get("attachments"))]
+        attachments = [as_dict(one) for one in get_list(metadata, "attachments")]
         names = {
-            as_text(one.get("id")) or as_text(one.get("name")): as_text(one.get("name"))
-            for one in attachments
+            get_text(one, "id", "name"): get_text(one, "name") for one in attachments
         }
         attached: set[str] = set()
         for piece in _read_content(content):
             if isinstance(piece, dict):
                 pointer = _find_pointer(piece)
                 if not pointer:
-                    kind = as_text(piece.get("content_type")) or "no type"
+                    kind = get_text(piece, "content_type") or "no type"
                     self.left_out[f"unknown content ({kind[:60]})"] += 1
                     continue
                 file_id = _file_id(pointer)
@@ -205,7 +202,7 @@ def _in_order(mapping: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     """Return the messages, the versions of a message in the order of `children`."""
     ordered: dict[str, Any] = {}
     for entry in mapping.values():
-        for child in as_list(as_dict(entry).get("children")):
+        for child in get_list(as_dict(entry), "children"):
             if isinstance(child, str) and child in mapping:
                 ordered.setdefault(child, mapping[child])
     return [(key, entry) for key, entry in mapping.items() if key not in ordered] + [
@@ -216,7 +213,7 @@ def _in_order(mapping: dict[str, Any]) -> Iterable[tuple[str, Any]]:
 def _is_hidden(
     message: dict[str, Any], metadata: dict[str, Any], content: dict[str, Any]
 ) -> bool:
-    is_result = as_dict(message.get("author")).get("role") == "tool"
+    is_result = get_dict(message, "author").get("role") == "tool"
     return (
         metadata.get("is_visually_hidden_from_conversation") is True
         # The results of tools have no weight, but belong to their calls.
@@ -234,9 +231,9 @@ def _read_content(
         yield from _read_thoughts(content)
         return
     if kind == "tether_quote":
-        source = (as_text(content.get("title")), as_text(content.get("url")))
+        source = (get_text(content, "title"), get_text(content, "url"))
         yield from text_parts(" ".join(filter(None, source)))
-    for part in as_list(content.get("parts")):
+    for part in get_list(content, "parts"):
         yield from text_parts(part)
         if as_dict(part).get("content_type") == "audio_transcription":
             yield from text_parts(part.get("text"))
@@ -249,8 +246,8 @@ def _read_content(
 
 
 def _read_thoughts(content: dict[str, Any]) -> Iterator[Reasoning]:
-    for thought in map(as_dict, as_list(content.get("thoughts"))):
-        texts = (as_text(thought.get("summary")), as_text(thought.get("content")))
+    for thought in get_dicts(content, "thoughts"):
+        texts = (get_text(thought, "summary"), get_text(thought, "content"))
         text = "\n\n".join(filter(None, texts))
         if text:
             yield Reasoning(text)

@@ -31,6 +31,10 @@ from tenax.importers.reading import (
     attach_file,
     attach_text,
     find_keys,
+    get_dict,
+    get_dicts,
+    get_list,
+    get_text,
     keep,
     text_parts,
     to_json,
@@ -83,8 +87,8 @@ class _ClaudeAI(JsonSource):
                 self._files.setdefault(file_id, name)
 
     def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
-        title = as_text(conversation.get("name"))
-        name = as_text(conversation.get("uuid"))
+        title = get_text(conversation, "name")
+        name = get_text(conversation, "uuid")
         messages = conversation.get("chat_messages")
         if not name:
             return Skipped("", title, "it has no id")
@@ -98,14 +102,14 @@ class _ClaudeAI(JsonSource):
             if message.get("sender") not in ("human", "assistant"):
                 self.left_out["message of an unknown sender"] += 1
                 continue
-            own = as_text(message.get("uuid")) or f"message-{number}"
+            own = get_text(message, "uuid") or f"message-{number}"
             parent: str | None = before
             if is_tree:
-                parent = as_text(message.get("parent_message_uuid"))
+                parent = get_text(message, "parent_message_uuid")
                 parent = None if parent == _NO_PARENT else parent
             chains.append(self._read_message(message, own, parent))
             before = own
-        leaf = as_text(conversation.get("current_leaf_message_uuid")) or before
+        leaf = get_text(conversation, "current_leaf_message_uuid") or before
         nodes, current = arrange(chains, leaf)
         if not any(node.parts for node in nodes):
             self.left_out["conversation without messages"] += 1
@@ -118,14 +122,14 @@ class _ClaudeAI(JsonSource):
             at=read_time(conversation.get("created_at")),
             pinned=conversation.get("is_starred") is True,
             extra=keep(conversation, "project_uuid", left_out=self.left_out)
-            | keep(as_dict(conversation.get("project")), "uuid"),
+            | keep(get_dict(conversation, "project"), "uuid"),
         )
 
     def _read_message(
         self, message: dict[str, Any], name: str, parent: str | None
     ) -> list[Node]:
         is_user = message.get("sender") == "human"
-        content = [*self._read_content(as_list(message.get("content")), name)]
+        content = [*self._read_content(get_list(message, "content"), name)]
         if not any(not isinstance(piece, Reasoning) for piece in content):
             # An older export, or one without content that can be taken.
             content += text_parts(message.get("text"))
@@ -135,8 +139,8 @@ class _ClaudeAI(JsonSource):
             parent=parent,
             role=("user" if is_user else "assistant") if content else "",
             at=read_time(message.get("created_at")),
-            model="" if is_user else as_text(message.get("model")),
-            finish=as_text(message.get("stop_reason")),
+            model="" if is_user else get_text(message, "model"),
+            finish=get_text(message, "stop_reason"),
         )
         return unfold(node, content)
 
@@ -153,11 +157,11 @@ class _ClaudeAI(JsonSource):
                 yield from _read_thinking(block)
             elif kind == "tool_use":
                 # Older exports have calls without ids.
-                call_id = as_text(block.get("id")) or f"{message}:call-{number}"
+                call_id = get_text(block, "id") or f"{message}:call-{number}"
                 arguments = block.get("input")
                 call = ToolCall(
                     call_id,
-                    as_text(block.get("name")) or "unknown",
+                    get_text(block, "name") or "unknown",
                     to_json({} if arguments is None else arguments),
                 )
                 unanswered.append(call)
@@ -165,15 +169,15 @@ class _ClaudeAI(JsonSource):
             elif kind == "tool_result":
                 yield self._read_result(block, unanswered)
             elif kind == "image":
-                source = as_dict(block.get("source"))
-                media_type = as_text(source.get("media_type"))
-                yield attach_base64("image", media_type, as_text(source.get("data")))
+                source = get_dict(block, "source")
+                media_type = get_text(source, "media_type")
+                yield attach_base64("image", media_type, get_text(source, "data"))
             else:
                 self.left_out[f"unknown content ({as_text(kind)[:60]})"] += 1
 
     def _read_result(self, block: dict[str, Any], unanswered: list[ToolCall]) -> Result:
-        call_id = as_text(block.get("tool_use_id"))
-        name = as_text(block.get("name"))
+        call_id = get_text(block, "tool_use_id")
+        name = get_text(block, "name")
         same = [call for call in unanswered if call_id in ("", call.id)]
         same = [call for call in same if call.name == name] or same
         if same:
@@ -185,11 +189,11 @@ class _ClaudeAI(JsonSource):
             content = [{"type": "text", "text": content}]
         for part in map(as_dict, as_list(content)):
             texts = text_parts(part.get("text"))
-            source = as_dict(part.get("source"))
+            source = get_dict(part, "source")
             if texts:
                 pieces += texts
             elif isinstance(source.get("data"), str):
-                media_type = as_text(source.get("media_type"))
+                media_type = get_text(source, "media_type")
                 pieces.append(attach_base64("image", media_type, source["data"]))
             elif part:
                 pieces.append(Text(to_json(part)))
@@ -198,9 +202,9 @@ class _ClaudeAI(JsonSource):
 
     def _read_files(self, message: dict[str, Any]) -> Iterator[Attached]:
         seen: set[str] = set()
-        for one in map(as_dict, as_list(message.get("attachments"))):
-            text = as_text(one.get("extracted_content"))
-            name = as_text(one.get("file_name")) or "pasted.txt"
+        for one in get_dicts(message, "attachments"):
+            text = get_text(one, "extracted_content")
+            name = get_text(one, "file_name") or "pasted.txt"
             seen.add(name)
             if not text:
                 yield attach_file(self.place, name, None)
@@ -208,20 +212,20 @@ class _ClaudeAI(JsonSource):
                 yield attach_text(f"{name}.txt", text)
             else:
                 yield attach_text(name, text)
-        for one in map(as_dict, as_list(message.get("files"))):
-            name = as_text(one.get("file_name"))
-            file_id = as_text(one.get("file_uuid")) or as_text(one.get("uuid"))
+        for one in get_dicts(message, "files"):
+            name = get_text(one, "file_name")
+            file_id = get_text(one, "file_uuid", "uuid")
             if name not in seen and (name or file_id):
                 seen.add(name)
                 yield attach_file(self.place, name or file_id, self._files.get(file_id))
 
 
 def _read_thinking(block: dict[str, Any]) -> Iterator[Reasoning]:
-    text = as_text(block.get("thinking"))
+    text = get_text(block, "thinking")
     start = read_time(block.get("start_timestamp"))
     stop = read_time(block.get("stop_timestamp"))
     seconds = 0.0
     if start is not None and stop is not None:
         seconds = max(0, stop - start) / _MICROSECONDS
     if text:
-        yield Reasoning(text, as_text(block.get("signature")) or None, seconds)
+        yield Reasoning(text, get_text(block, "signature") or None, seconds)

@@ -35,6 +35,8 @@ from tenax.importers.reading import (
     as_text,
     attach_base64,
     decode,
+    get_dict,
+    get_text,
     keep,
     text_parts,
     to_json,
@@ -413,7 +415,7 @@ class _Session:
     def _note(self, line: _Line) -> None:
         if self._first is None or (self._first.cwd is None and line.cwd is not None):
             self._first = line
-        forked = as_text(as_dict(line.forked_from).get("sessionId"))
+        forked = get_text(as_dict(line.forked_from), "sessionId")
         self._forked_from = self._forked_from or forked
 
     def _begin(self, line: _Line, role: str, *, part: str = "") -> _Message:
@@ -438,7 +440,7 @@ class _Session:
             if kind == "tool_result":
                 self._add_result(line, block, results)
                 results += 1
-            elif kind == "text" and self._is_program(as_text(block.get("text"))):
+            elif kind == "text" and self._is_program(get_text(block, "text")):
                 continue
             else:
                 self._take(block, pieces, unknown)
@@ -465,7 +467,7 @@ class _Session:
         message.pieces = pieces
         message.extra = keep(self._boundary, "trigger", "preTokens")
         segment = as_dict(self._boundary.get("preservedSegment"))
-        head, tail = as_text(segment.get("headUuid")), as_text(segment.get("tailUuid"))
+        head, tail = get_text(segment, "headUuid"), get_text(segment, "tailUuid")
         if head in self._message_of:
             message.extra["kept_from"] = self._message_of[head].id
         if tail in self._above:
@@ -473,7 +475,7 @@ class _Session:
         self._boundary = {}
 
     def _add_result(self, line: _Line, block: dict[str, Any], number: int) -> None:
-        call = as_text(block.get("tool_use_id"))
+        call = get_text(block, "tool_use_id")
         if call and call in self._results:
             self.left_out["repeated results of a tool call"] += 1
             return
@@ -507,15 +509,15 @@ class _Session:
         if line.is_error is True or content.get("model") == "<synthetic>":
             self.left_out["errors shown by the program"] += 1
             return
-        joined = as_text(content.get("id"))
+        joined = get_text(content, "id")
         message = self._joined.get(joined)
         if message is None or message.sidechain is not (line.is_sidechain is True):
             message = self._begin(line, "assistant")
             if joined:
                 self._joined[joined] = message
         self._message_of[line.uuid] = message
-        message.model = as_text(content.get("model")) or message.model
-        message.finish = as_text(content.get("stop_reason")) or message.finish
+        message.model = get_text(content, "model") or message.model
+        message.finish = get_text(content, "stop_reason") or message.finish
         unknown: list[Any] = []
         for block in _blocks(content.get("content")):
             # Some versions repeat the earlier blocks of a message in each line.
@@ -528,11 +530,11 @@ class _Session:
     def _take_answer(self, block: Any, message: _Message, unknown: list[Any]) -> None:  # noqa: ANN401  (JSON)
         kind = as_dict(block).get("type")
         if kind == "thinking":
-            signature = as_text(block.get("signature")) or None
-            message.pieces.append(Reasoning(as_text(block.get("thinking")), signature))
+            signature = get_text(block, "signature") or None
+            message.pieces.append(Reasoning(get_text(block, "thinking"), signature))
         elif kind in ("tool_use", "server_tool_use"):
-            id_ = as_text(block.get("id")) or f"{message.id}:{len(message.pieces)}"
-            name = as_text(block.get("name")) or "unknown"
+            id_ = get_text(block, "id") or f"{message.id}:{len(message.pieces)}"
+            name = get_text(block, "name") or "unknown"
             message.pieces.append(ToolCall(id_, name, to_json(block.get("input", {}))))
             self._asked.setdefault(id_, (message, name))
         else:
@@ -550,26 +552,24 @@ class _Session:
         pieces: list[Piece] = []
         unknown: list[Any] = []
         for block in _blocks(attached.get("prompt")):
-            if not self._is_program(as_text(as_dict(block).get("text"))):
+            if not self._is_program(get_text(as_dict(block), "text")):
                 self._take(block, pieces, unknown)
         if pieces:
             self._begin(line, "user").pieces = pieces
 
     def _take(self, block: Any, pieces: list[Piece], unknown: list[Any]) -> None:  # noqa: ANN401  (JSON)
         block = as_dict(block)
-        kind = as_text(block.get("type"))
-        source = as_dict(block.get("source"))
+        kind = get_text(block, "type")
+        source = get_dict(block, "source")
         if kind == "text":
             pieces += text_parts(block.get("text"))
-        elif kind in ("image", "document") and as_text(source.get("data")):
-            name = as_text(block.get("title")) or kind
+        elif kind in ("image", "document") and get_text(source, "data"):
+            name = get_text(block, "title") or kind
             if source.get("type") == "text":
                 pieces += text_parts(source["data"])
             else:
                 pieces.append(
-                    attach_base64(
-                        name, as_text(source.get("media_type")), source["data"]
-                    )
+                    attach_base64(name, get_text(source, "media_type"), source["data"])
                 )
         else:
             unknown.append(block)
@@ -605,7 +605,7 @@ class _Session:
         if not self._messages:
             self.left_out["sessions without a message"] += 1
             return
-        title = as_text(about.get("description")) or _first_line(self._messages)
+        title = get_text(about, "description") or _first_line(self._messages)
         kept = keep(about, "agentType", "toolUseId")
         yield self._draft(
             f"{parent}/{name}", self._messages, parent, "delegate", title, kept

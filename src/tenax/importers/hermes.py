@@ -39,6 +39,9 @@ from tenax.importers.reading import (
     as_text,
     attach_data_url,
     decode,
+    get_dict,
+    get_list,
+    get_text,
     keep,
     text_parts,
     to_json,
@@ -283,7 +286,7 @@ class _Home(_Hermes):
         segments = {}
         try:
             for row in self._copy.rows("sessions", _SESSION_COLUMNS, "", ()):
-                id_ = as_text(row.get("id"))
+                id_ = get_text(row, "id")
                 if id_:
                     segments[id_] = _Segment(_slim(row), partial(self.messages, id_))
         except (apsw.Error, UnicodeDecodeError) as error:
@@ -402,13 +405,13 @@ class _Export(_Hermes):
 
     def _parts(self, value: _Row, item: msgspec.Raw) -> dict[str, _Segment]:
         """Return the sessions of an item: of a lineage, each of its segments."""
-        if as_list(value.get("segments")):
+        if get_list(value, "segments"):
             found = {}
             for number, part in enumerate(value["segments"]):
-                if id_ := as_text(as_dict(part).get("id")):
+                if id_ := get_text(as_dict(part), "id"):
                     found[id_] = _Segment(_slim(part), partial(_exported, item, number))
             return found
-        id_ = as_text(value.get("id"))
+        id_ = get_text(value, "id")
         return (
             {id_: _Segment(_slim(value), partial(_exported, item, None))} if id_ else {}
         )
@@ -429,8 +432,8 @@ def _exported(item: msgspec.Raw, segment: int | None) -> list[_Row]:
     """Return the messages of an exported session. They are decoded when they are needed."""
     value = as_dict(decode(item))
     if segment is not None:
-        value = as_dict(as_list(value.get("segments"))[segment])
-    return [as_dict(row) for row in as_list(value.get("messages"))]
+        value = as_dict(get_list(value, "segments")[segment])
+    return [as_dict(row) for row in get_list(value, "messages")]
 
 
 # -- the chains of sessions --------------------------------------------------------------
@@ -452,7 +455,7 @@ def _slim(row: _Row) -> _Row:
         if name != "model_config"
     }
     for marker in ("_branched_from", "_delegate_from", "_reset_from"):
-        slim[marker] = as_text(as_dict(config).get(marker))
+        slim[marker] = get_text(as_dict(config), marker)
     return slim
 
 
@@ -694,9 +697,9 @@ class _Conversation:
             parts=tuple(pieces),
             at=read_time(row.get("timestamp")),
             model=model if role == "assistant" else "",
-            finish=as_text(row.get("finish_reason")) if role == "assistant" else "",
-            call=as_text(row.get("tool_call_id")) if role == "tool" else "",
-            name=as_text(row.get("tool_name")) if role == "tool" else "",
+            finish=get_text(row, "finish_reason") if role == "assistant" else "",
+            call=get_text(row, "tool_call_id") if role == "tool" else "",
+            name=get_text(row, "tool_name") if role == "tool" else "",
             extra=keep(
                 row,
                 "platform_message_id",
@@ -805,11 +808,9 @@ class _Conversation:
 
     def _key(self, row: _Row) -> tuple[Any, ...]:
         role = row.get("role")
-        if role == "tool" and (call := as_text(row.get("tool_call_id"))):
+        if role == "tool" and (call := get_text(row, "tool_call_id")):
             return ("tool", call)
-        calls = tuple(
-            as_text(as_dict(call).get("id")) for call in self._listed_calls(row)
-        )
+        calls = tuple(get_text(as_dict(call), "id") for call in self._listed_calls(row))
         content = row.get("content")
         return (role, content if isinstance(content, str) else to_json(content), calls)
 
@@ -854,7 +855,7 @@ class _Conversation:
         if isinstance(part, str):
             return text_parts(part)
         part = as_dict(part)
-        kind = as_text(part.get("type"))
+        kind = get_text(part, "type")
         if isinstance(part.get("text"), str) and kind in (
             "",
             "text",
@@ -863,7 +864,7 @@ class _Conversation:
         ):
             return text_parts(part["text"])
         url = part.get("image_url")
-        url = as_text(as_dict(url).get("url")) or as_text(url)
+        url = get_text(as_dict(url), "url") or as_text(url)
         if kind in ("image_url", "input_image") and url:
             attached = attach_data_url("image", url)
             return [attached or Attached(url[:_URL_CHARS_MAX], _read_nothing)]
@@ -882,9 +883,9 @@ class _Conversation:
     def _calls(self, row: _Row) -> Iterator[ToolCall]:
         for number, listed in enumerate(self._listed_calls(row)):
             call = as_dict(listed)
-            function = as_dict(call.get("function")) or call
-            name = as_text(function.get("name"))
-            id_ = as_text(call.get("id")) or as_text(call.get("call_id"))
+            function = get_dict(call, "function") or call
+            name = get_text(function, "name")
+            id_ = get_text(call, "id", "call_id")
             arguments = function.get("arguments")
             if arguments is None:
                 arguments = {}
@@ -907,15 +908,15 @@ class _Conversation:
                 (
                     detail[key]
                     for key in ("text", "thinking", "summary")
-                    if as_text(detail.get(key))
+                    if get_text(detail, key)
                 ),
                 "",
             )
             if text:
-                found.append(Reasoning(text, as_text(detail.get("signature")) or None))
+                found.append(Reasoning(text, get_text(detail, "signature") or None))
             else:
                 self._left_out["encrypted reasoning"] += 1
-        text = as_text(row.get("reasoning_content")) or as_text(row.get("reasoning"))
+        text = get_text(row, "reasoning_content", "reasoning")
         return found or ([Reasoning(text)] if text else [])
 
 

@@ -18,10 +18,13 @@ from tenax.importers.reading import (
     Result,
     arrange,
     as_dict,
-    as_list,
     as_text,
     attach_data_url,
     attach_file,
+    get_dict,
+    get_dicts,
+    get_list,
+    get_text,
     has_file,
     keep,
     read_object,
@@ -67,9 +70,9 @@ class _LibreChat(JsonSource):
             yield from read_object(data.removeprefix(_BOM), name, self.read_draft)
 
     def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
-        title = as_text(conversation.get("title"))
-        name = as_text(conversation.get("conversationId"))
-        options = as_dict(conversation.get("options"))
+        title = get_text(conversation, "title")
+        name = get_text(conversation, "conversationId")
+        options = get_dict(conversation, "options")
         if not name:
             return Skipped("", title, "it has no conversationId")
         messages = conversation.get("messagesTree", conversation.get("messages"))
@@ -99,16 +102,16 @@ class _LibreChat(JsonSource):
         self, message: dict[str, Any], name: str, above: str | None
     ) -> list[Node]:
         is_user = message.get("isCreatedByUser") is True
-        parent = as_text(message.get("parentMessageId")) if above is None else above
-        content = [*self._read_content(as_list(message.get("content")), name)]
+        parent = get_text(message, "parentMessageId") if above is None else above
+        content = [*self._read_content(get_list(message, "content"), name)]
         if not any(not isinstance(piece, Reasoning) for piece in content):
-            content += _read_text(as_text(message.get("text")))
+            content += _read_text(get_text(message, "text"))
         for field in ("files", "attachments"):
-            content += self._read_files(as_list(message.get(field)))
+            content += self._read_files(get_list(message, field))
         if message.get("feedback"):
             self.left_out["rating"] += 1
         is_error = message.get("error") is True
-        finish = as_text(message.get("finish_reason"))
+        finish = get_text(message, "finish_reason")
         if message.get("unfinished") is True:
             finish = "unfinished"
         node = Node(
@@ -116,7 +119,7 @@ class _LibreChat(JsonSource):
             parent=parent,
             role=("user" if is_user else "assistant") if content else "",
             at=read_time(message.get("createdAt")),
-            model="" if is_user else as_text(message.get("model")),
+            model="" if is_user else get_text(message, "model"),
             finish="error" if is_error else finish,
             extra=keep(message, "endpoint", left_out=self.left_out),
         )
@@ -127,7 +130,7 @@ class _LibreChat(JsonSource):
     ) -> Iterator[Piece | Result | Inserted]:
         for number, value in enumerate(parts):
             part = as_dict(value)
-            kind = as_text(part.get("type"))
+            kind = get_text(part, "type")
             if kind in ("text", "error"):
                 yield from text_parts(_read_value(part.get(kind) or part.get("text")))
             elif kind == "think":
@@ -135,12 +138,12 @@ class _LibreChat(JsonSource):
                 if text:
                     yield Reasoning(text)
             elif kind == "tool_call":
-                call = as_dict(part.get("tool_call"))
+                call = get_dict(part, "tool_call")
                 yield from _read_call(call, f"{name}:call-{number}")
             elif kind in ("summary", "steer"):
                 yield from self._read_inserted(kind, part)
             elif kind == "image_url":
-                url = as_text(as_dict(part.get("image_url")).get("url"))
+                url = get_text(get_dict(part, "image_url"), "url")
                 attached = attach_data_url("image", url)
                 yield attached or attach_file(self.place, "image", None)
             elif kind in ("image_file", "video_file", "audio_file"):
@@ -151,12 +154,12 @@ class _LibreChat(JsonSource):
     def _read_inserted(self, kind: str, part: dict[str, Any]) -> Iterator[Inserted]:
         """Yield a summary, or a message that the person wrote during the answer."""
         if kind == "summary":
-            texts = map(as_dict, as_list(part.get("content")))
+            texts = get_dicts(part, "content")
             pieces = [one for text in texts for one in text_parts(text.get("text"))]
             if pieces:
                 yield Inserted("summary", tuple(pieces))
             return
-        files = self._read_files(as_list(part.get("files")))
+        files = self._read_files(get_list(part, "files"))
         message = (*text_parts(part.get("steer")), *files)
         if message:
             yield Inserted("user", message)
@@ -164,11 +167,11 @@ class _LibreChat(JsonSource):
     def _read_files(self, files: list[Any]) -> Iterator[Piece]:
         """Yield the names of files: the export has no contents."""
         for file in map(as_dict, files):
-            name = as_text(file.get("filename")) or as_text(file.get("file_id"))
+            name = get_text(file, "filename", "file_id")
             if name:
                 yield attach_file(self.place, name, None)
             elif file:
-                kind = as_text(file.get("type")) or "no type"
+                kind = get_text(file, "type") or "no type"
                 self.left_out[f"attachment without a file ({kind[:60]})"] += 1
 
 
@@ -181,10 +184,10 @@ def _flatten(
     while stack:
         value, above = stack.pop()
         message = as_dict(value)
-        name = as_text(message.get("messageId")) or f"message-{number}"
+        name = get_text(message, "messageId") or f"message-{number}"
         number += 1
         yield message, name, above
-        children = as_list(message.get("children"))
+        children = get_list(message, "children")
         stack += [(child, name) for child in reversed(children)]
 
 
@@ -200,15 +203,15 @@ def _read_text(text: str) -> Iterator[Piece]:
 
 def _read_value(value: object) -> str:
     """Return a text, which some versions wrap in an object."""
-    return as_text(value) or as_text(as_dict(value).get("value"))
+    return as_text(value) or get_text(as_dict(value), "value")
 
 
 def _read_call(call: dict[str, Any], without_id: str) -> Iterator[Piece | Result]:
-    kind = as_text(call.get("type"))
+    kind = get_text(call, "type")
     # Assistants have the call inside `function` or `code_interpreter`.
     inner = as_dict(call.get(kind)) or call
-    call_id = as_text(call.get("id")) or without_id
-    name = as_text(inner.get("name")) or kind or "unknown"
+    call_id = get_text(call, "id") or without_id
+    name = get_text(inner, "name") or kind or "unknown"
     arguments: object = next(
         (inner[key] for key in ("args", "arguments", "input") if inner.get(key)), {}
     )

@@ -36,6 +36,10 @@ from tenax.importers.reading import (
     attach_text,
     decode,
     find_keys,
+    get_dict,
+    get_dicts,
+    get_list,
+    get_text,
     has_file,
     keep,
     text_parts,
@@ -91,23 +95,23 @@ class _OpenWebUI(JsonSource):
 
     def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
         chat = conversation.get("chat", conversation)
-        title = as_text(conversation.get("title"))
-        name = as_text(conversation.get("id"))
+        title = get_text(conversation, "title")
+        name = get_text(conversation, "id")
         if not isinstance(chat, dict):
             return Skipped(name, title, "its chat is not a JSON object")
-        title = title or as_text(chat.get("title"))
-        history = as_dict(chat.get("history"))
+        title = title or get_text(chat, "title")
+        history = get_dict(chat, "history")
         messages = _list_messages(chat)
         if messages is None:
             return Skipped(name, title, "its messages are neither an object nor a list")
         # The bare chats of early versions have no id. The id of the first message is as unique.
-        name = name or as_text(chat.get("id")) or next(iter(messages), "")
+        name = name or get_text(chat, "id") or next(iter(messages), "")
         if not name:
             self.left_out["conversation without messages"] += 1
             return None
         nodes, current = arrange(
             (self._read_message(key, one) for key, one in messages.items()),
-            as_text(history.get("currentId")) or next(reversed(messages), None),
+            get_text(history, "currentId") or next(reversed(messages), None),
         )
         if not any(node.parts for node in nodes):
             self.left_out["conversation without messages"] += 1
@@ -127,18 +131,18 @@ class _OpenWebUI(JsonSource):
     def _keep_chat(
         self, conversation: dict[str, Any], chat: dict[str, Any]
     ) -> dict[str, Any]:
-        tags = as_list(as_dict(conversation.get("meta")).get("tags")) or as_list(
-            chat.get("tags")
+        tags = get_list(get_dict(conversation, "meta"), "tags") or get_list(
+            chat, "tags"
         )
         # Early versions have tags as objects.
-        names = [as_text(as_dict(tag).get("name")) or tag for tag in tags]
+        names = [get_text(as_dict(tag), "name") or tag for tag in tags]
         return keep({"tags": names}, "tags", left_out=self.left_out) | keep(
             chat, "params", "system", left_out=self.left_out
         )
 
     def _read_message(self, key: str, message: dict[str, Any]) -> list[Node]:
         role = message.get("role")
-        parent = as_text(message.get("parentId")) or None
+        parent = get_text(message, "parentId") or None
         link = Node(id=key, parent=parent, role="")
         if role not in ("user", "assistant", "system"):
             self.left_out["message of an unknown role"] += 1
@@ -162,7 +166,7 @@ class _OpenWebUI(JsonSource):
             parent=parent,
             role=role,
             at=read_time(message.get("timestamp")),
-            model=as_text(message.get("model")) if role == "assistant" else "",
+            model=get_text(message, "model") if role == "assistant" else "",
             finish="error" if error else "",
             extra=keep(
                 message,
@@ -178,8 +182,8 @@ class _OpenWebUI(JsonSource):
         return unfold(node, content)
 
     def _read_answer(self, message: dict[str, Any]) -> list[Piece | Result]:
-        key = as_text(message.get("id"))
-        output = [*self._read_output(as_list(message.get("output")), key)]
+        key = get_text(message, "id")
+        output = [*self._read_output(get_list(message, "output"), key)]
         if any(not isinstance(piece, Reasoning) for piece in output):
             return output
         content = message.get("content")
@@ -190,7 +194,7 @@ class _OpenWebUI(JsonSource):
     def _read_text(self, content: object) -> Iterator[Piece]:
         yield from text_parts(content)
         for part in map(as_dict, as_list(content)):
-            url = as_text(as_dict(part.get("image_url")).get("url"))
+            url = get_text(get_dict(part, "image_url"), "url")
             if isinstance(part.get("text"), str):
                 yield from text_parts(part["text"])
             elif url:
@@ -201,28 +205,28 @@ class _OpenWebUI(JsonSource):
                 ] += 1
 
     def _read_files(self, message: dict[str, Any]) -> Iterator[Attached]:
-        for one in map(as_dict, as_list(message.get("files"))):
-            inner = as_dict(one.get("file"))
-            name = as_text(one.get("name")) or as_text(inner.get("filename"))
-            kind = as_text(one.get("type")) or "file"
-            yield self._attach(as_text(one.get("url")), name or kind, inner)
+        for one in get_dicts(message, "files"):
+            inner = get_dict(one, "file")
+            name = get_text(one, "name") or get_text(inner, "filename")
+            kind = get_text(one, "type") or "file"
+            yield self._attach(get_text(one, "url"), name or kind, inner)
 
     def _attach(self, url: str, name: str, file: dict[str, Any]) -> Attached:
         attached = attach_data_url(name, url)
         if attached is not None:
             return attached
-        text = as_text(as_dict(file.get("data")).get("content"))
+        text = get_text(get_dict(file, "data"), "content")
         if not text:
             return attach_file(self.place, name, None)
         # The text of a document is no such document.
-        media_type = as_text(as_dict(file.get("meta")).get("content_type"))
+        media_type = get_text(get_dict(file, "meta"), "content_type")
         is_text = media_type.startswith("text/") or "." not in name
         return attach_text(name if is_text else f"{name}.txt", text)
 
     def _read_output(self, output: list[Any], key: str) -> Iterator[Piece | Result]:
         for number, item in enumerate(map(as_dict, output)):
-            kind = as_text(item.get("type"))
-            call = as_text(item.get("call_id")) or f"{key}:call-{number}"
+            kind = get_text(item, "type")
+            call = get_text(item, "call_id") or f"{key}:call-{number}"
             if kind == "message":
                 yield from self._read_text(item.get("content"))
             elif kind == "reasoning":
@@ -232,19 +236,19 @@ class _OpenWebUI(JsonSource):
                 if text:
                     yield Reasoning(text, seconds=_read_seconds(item.get("duration")))
             elif kind == "function_call":
-                name = as_text(item.get("name")) or "unknown"
+                name = get_text(item, "name") or "unknown"
                 yield ToolCall(call, name, _to_arguments(item.get("arguments")))
             elif kind == "function_call_output":
                 failed = item.get("status") in ("failed", "error")
                 pieces = text_parts(_join_texts(item.get("output")))
                 yield Result(
-                    as_text(item.get("call_id")),
+                    get_text(item, "call_id"),
                     "",
                     (*pieces, *self._read_files(item)),
                     "failed" if failed else "done",
                 )
             elif kind == "open_webui:code_interpreter":
-                code = {"code": as_text(item.get("code"))}
+                code = {"code": get_text(item, "code")}
                 yield ToolCall(call, "code_interpreter", to_json(code))
                 yield _read_code_output(call, item.get("output"))
             else:
@@ -253,11 +257,11 @@ class _OpenWebUI(JsonSource):
 
 def _list_messages(chat: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
     """Return the messages by id: those of the tree, or the older list. `None` if there is neither."""
-    tree = as_dict(chat.get("history")).get("messages")
+    tree = get_dict(chat, "history").get("messages")
     if isinstance(tree, dict):
         children: dict[str, None] = {}
         for message in tree.values():
-            for child in as_list(as_dict(message).get("childrenIds")):
+            for child in get_list(as_dict(message), "childrenIds"):
                 if isinstance(child, str) and child in tree:
                     children[child] = None
         beginnings = [key for key in tree if key not in children]
@@ -267,7 +271,7 @@ def _list_messages(chat: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
     messages: dict[str, dict[str, Any]] = {}
     before: str | None = None
     for number, message in enumerate(map(as_dict, chat["messages"])):
-        key = as_text(message.get("id")) or f"message-{number}"
+        key = get_text(message, "id") or f"message-{number}"
         messages[key] = {"parentId": before} | message
         before = key
     return messages
@@ -315,8 +319,8 @@ def _read_call(
     pieces: list[Piece] = []
     pieces += text_parts(result if isinstance(result, str) else to_json(result))
     for file in as_list(_read_attribute(attributes, "files")):
-        url = as_text(file) or as_text(as_dict(file).get("url"))
-        attached = attach_data_url(as_text(as_dict(file).get("name")) or "image", url)
+        url = as_text(file) or get_text(as_dict(file), "url")
+        attached = attach_data_url(get_text(as_dict(file), "name") or "image", url)
         if attached is not None:
             pieces.append(attached)
     yield Result(call, name, tuple(pieces))
@@ -368,7 +372,7 @@ def _to_arguments(value: object) -> str:
 def _join_texts(value: object) -> str:
     if isinstance(value, str):
         return value
-    texts = [as_text(as_dict(part).get("text")) for part in as_list(value)]
+    texts = [get_text(as_dict(part), "text") for part in as_list(value)]
     return "\n".join(text for text in texts if text)
 
 

@@ -45,6 +45,10 @@ __all__ = [
     "attach_text",
     "decode",
     "find_keys",
+    "get_dict",
+    "get_dicts",
+    "get_list",
+    "get_text",
     "has_file",
     "keep",
     "oldest_first",
@@ -243,6 +247,28 @@ def as_dict(value: object) -> dict[str, Any]:
 
 def as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def get_text(source: dict[str, Any], *names: str) -> str:
+    """Return the first of the named fields with text, or an empty text."""
+    for name in names:
+        text = as_text(source.get(name))
+        if text:
+            return text
+    return ""
+
+
+def get_dict(source: dict[str, Any], name: str) -> dict[str, Any]:
+    return as_dict(source.get(name))
+
+
+def get_list(source: dict[str, Any], name: str) -> list[Any]:
+    return as_list(source.get(name))
+
+
+def get_dicts(source: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the objects of a list. Other items become empty objects."""
+    return [as_dict(item) for item in get_list(source, name)]
 
 
 def to_json(value: object) -> str:
