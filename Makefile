@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest
+# Most tests wait for other processes, so more of them run than there are processors.
+WORKERS ?= 3
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # What is fetched is what requirements/ names by its hash; the build of this folder itself fetches nothing more.
 LOCKED := $(PIP) --require-hashes
@@ -31,17 +33,17 @@ wheel: page
 # tests/targets.toml says which of these targets runs which test.
 # For every save: no PostgreSQL, no browser. A part of `make test`.
 quick: $(VENV)/installed-dev
-	$(PYTEST) -n 2 --target=quick tests
+	$(PYTEST) -n $(WORKERS) --target=quick tests
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page test
-	$(PYTEST) -n 2 --target=test tests
+	$(PYTEST) -n $(WORKERS) --target=test tests
 
 # Kills, faults, the browser and PostgreSQL. Together with `make test` every test once, except those of `make nightly`.
 proof: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page
 	$(BIN)/python -m tools.synapse
-	$(PYTEST) -n 2 --target=proof tests
+	$(PYTEST) -n $(WORKERS) --target=proof tests
 
 # The crash tests whose counts tests/support/counts.py raises.
 REPEATED = $(shell grep --files-with-matches "^from tests.support.counts import" tests/crash/test_*.py)
@@ -50,8 +52,8 @@ REPEATED = $(shell grep --files-with-matches "^from tests.support.counts import"
 nightly: $(VENV)/installed-dev
 	$(BIN)/python -m tools.page
 	$(BIN)/python -m tools.synapse
-	$(PYTEST) -n 2 --target=nightly tests
-	TENAX_COUNTS=full $(PYTEST) -n 2 --timeout=3600 --target=proof $(REPEATED)
+	$(PYTEST) -n $(WORKERS) --target=nightly tests
+	TENAX_COUNTS=full $(PYTEST) -n $(WORKERS) --timeout=3600 --target=proof $(REPEATED)
 
 # `make test` and `make proof` three times, beside two processes that keep the processors busy.
 busy: $(VENV)/installed-dev

@@ -196,7 +196,7 @@ def check_whole(url: str) -> None:
 
 @pytest.mark.timeout(repeat(300, 3600))
 def test_a_killed_backup_leaves_the_store_and_earlier_backups(
-    place: Place, stores: Stores, tmp_path: Path
+    place: Place, tmp_path: Path
 ) -> None:
     before = read_tables(place.url)
     config = load({"TENAX_HOME": str(place.home)})
@@ -211,7 +211,8 @@ def test_a_killed_backup_leaves_the_store_and_earlier_backups(
         kills[step.name] += code == KILLED
         assert read_tables(place.url) == before
         for name in BackupFolder(folder).names():
-            copy = stores.new()
+            # The engine of the copy does not matter: a restore to each engine has a test of its own.
+            copy = f"sqlite:///{tmp_path}/copy{number}-{name}.db"
             restore(
                 load({"TENAX_HOME": str(tmp_path / "copy"), "TENAX_STORE": copy}),
                 folder,
@@ -220,12 +221,8 @@ def test_a_killed_backup_leaves_the_store_and_earlier_backups(
             assert read_tables(copy) == before
         assert place.run("backup", str(folder), "--keep", "1") == 0
         assert len(BackupFolder(folder).names()) == 1
+        # The command has restored and verified the backup.
         assert not (folder / "scratch").exists()
-        copy = stores.new()
-        restore(
-            load({"TENAX_HOME": str(tmp_path / "copy"), "TENAX_STORE": copy}), folder
-        )
-        assert read_tables(copy) == before
     check_counts(kills, BACKUP)
 
 
@@ -309,6 +306,11 @@ def test_a_killed_export_or_import_is_repeated(stores: Stores, tmp_path: Path) -
     check_counts(kills, wanted)
 
 
+@pytest.mark.parametrize(
+    "stores",
+    ["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)],
+    indirect=True,
+)
 @pytest.mark.timeout(repeat(300, 3600))
 def test_a_killed_import_of_another_program_is_repeated(
     stores: Stores, tmp_path: Path
