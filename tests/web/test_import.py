@@ -116,6 +116,29 @@ def test_what_is_no_export_is_refused_with_a_sentence(
     page.http.delete("/api/import")
 
 
+def test_a_browser_that_is_signed_out_during_the_upload_imports_nothing(
+    shared: Served,
+) -> None:
+    """The upload may last for minutes. What came of the file is deleted."""
+    link = ["link", "--user", "carla"]
+    carla = shared.browser(shared.tenax(*link).stdout.strip())
+    other = shared.browser(shared.tenax(*link).stdout.strip())
+
+    def slowly() -> Iterator[bytes]:
+        yield b"[" * 100_000
+        [this] = [
+            one["id"] for one in other.get("/devices")["devices"] if not one["current"]
+        ]
+        assert other.http.delete(f"/api/devices/{this}").is_success
+        yield b"["
+
+    answer = carla.http.post("/api/import", content=slowly())
+    assert answer.status_code == 409
+    assert "signed out during the upload" in answer.json()["detail"]
+    assert other.get("/import")["phase"] == "none"
+    assert not list((shared.home / "imports").rglob("unnamed"))
+
+
 @pytest.fixture
 def pace(tmp_path: Path) -> ImportPace:
     return ImportPace(tmp_path)
