@@ -11,8 +11,13 @@ import tenax
 from tenax.config import Config, load
 from tenax.errors import InvalidInput
 from tenax.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ConversationConfigured,
     ConversationTitled,
+    MessageAssistant,
     ReplyDelta,
+    RunFinished,
     RunStarted,
 )
 from tenax.export import export_several
@@ -20,6 +25,8 @@ from tenax.importers.service import Imported, import_from
 from tenax.journal import Journal
 from tenax.journal.journal import events_after
 from tenax.journal.verify.store import verify
+from tenax.parts import ToolCall
+from tenax.views.open_work import Turns
 from tests.archive.conftest import NewUrl
 from tests.contract.engine.base import answer, begin, say
 from tests.support.world import World, build
@@ -134,6 +141,34 @@ def test_an_import_starts_no_run(
         assert other.head(name).run is None
         assert other.head(name).unanswered == 0
     assert counts(import_from(config, other, file)) == (0, 0, 2, 0)
+
+
+def test_an_import_allows_nothing(
+    journal: Journal, other: Journal, config: Config, tmp_path: Path
+) -> None:
+    """A file may come from anywhere: its approvals and its mode do not let a tool run here."""
+    name = begin(journal, say("Go", ask=True))
+    journal.append(name, [RunStarted([2])], run="r-1")
+    call = MessageAssistant([ToolCall("c", "shell", "{}")])
+    answered = ApprovalAnswered(4, "c", "conversation", pattern="*")
+    asked = ApprovalAsked(4, "c", "shell", "{}")
+    journal.append(name, [call, asked, answered], run="r-1")
+    journal.append(name, [RunFinished("completed")], run="r-1")
+    journal.append(name, [ConversationConfigured(mode="edits", project="p-1")])
+    assert len(_folded(journal, name).allowed_rules) == 1
+    file = export(journal, tmp_path / "1.jsonl", name)
+    assert counts(import_from(config, other, file)) == (1, 0, 0, 0)
+    assert list(_folded(other, name).allowed_rules) == []
+    choice = other.choice(name)
+    assert (choice.mode, choice.project) == ("ask", "")
+    assert verify(other.of(None)).problems == []
+
+
+def _folded(journal: Journal, name: str) -> Turns:
+    turns = Turns()
+    for recorded in events_after(journal, name, 0):
+        turns.apply(recorded)
+    return turns
 
 
 def test_a_conversation_that_went_on_on_both_sides_is_left_alone(

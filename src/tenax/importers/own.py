@@ -15,6 +15,9 @@ import msgspec
 
 from tenax.errors import Gone, HeadMoved, InvalidInput, NoSuchConversation, TenaxError
 from tenax.events import (
+    ApprovalAnswered,
+    ContentErased,
+    ConversationConfigured,
     Event,
     MessageAssistant,
     MessageUser,
@@ -251,21 +254,23 @@ class OwnExport:
         if lease is None:
             raise InvalidInput("An answer is under way here.", hint="Import again.")
         try:
-            for number, some in enumerate(parts, 1):
-                stored = self._journal.carry(
-                    line.id,
-                    some,
-                    expect=Expect(head=head),
-                    closing=closing if number == len(parts) else (),
-                )
+            for part in parts:
+                stored = self._journal.carry(line.id, part, expect=Expect(head=head))
                 head = stored[-1].seq
+            for run, event in closing:
+                self._journal.append(line.id, [event], run=run)
         finally:
             self._journal.release(lease)
 
     def _closing(
         self, line: Conversation, events: Sequence[StoredEvent]
-    ) -> list[tuple[str, Event]]:
-        """Return the events that end an open run and take waiting messages, so that an import starts no run."""
+    ) -> list[tuple[str | None, Event]]:
+        """Return the events after those of the export, with their runs.
+
+        They end an open run and take waiting messages, so that an import starts no run. They take back what tools may do
+        without asking, because nobody allowed it here: the file may come from anywhere.
+        """
+        allowed: list[int] = []
         derived = Derived(self._journal.owner, line.id)
         try:
             for event in events:
@@ -275,10 +280,12 @@ class OwnExport:
                     body = stand_in(event.kind, event.seq, event.first, event.waiting)
                 else:
                     body = decode(event.kind, event.body)
+                if isinstance(body, ApprovalAnswered) and body.answer == "conversation":
+                    allowed.append(event.seq)
                 derived.fold(event.seq, event.at, event.run, event.kind, body)
         except TenaxError as error:
             raise InvalidInput(f"The events do not fit together: {error}") from error
-        closing: list[tuple[str, Event]] = []
+        closing: list[tuple[str | None, Event]] = []
         state = derived.settle()
         cancelled = RunFinished("cancelled", _WHY)
         if state.run is not None:
@@ -287,6 +294,11 @@ class OwnExport:
         if waiting:
             run = self._journal.ids.run()
             closing += [(run, RunStarted(waiting)), (run, cancelled)]
+        if allowed:
+            erased = ContentErased(allowed, "import", "An import allows nothing.")
+            closing.append((None, erased))
+        if derived.list["mode"] != "ask" or derived.list["project"]:
+            closing.append((None, ConversationConfigured(mode="ask", project="")))
         return closing
 
 

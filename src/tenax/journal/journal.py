@@ -277,7 +277,7 @@ class Journal:
         *,
         expect: Expect | None = None,
         authors: Sequence[str] = (),
-        closing: Sequence[tuple[str, Event]] = (),
+        closing: Sequence[tuple[str | None, Event]] = (),
     ) -> list[Recorded]:
         """Store events of another store with their seqs, salts and digests, so that the digest chain is the same.
 

@@ -258,7 +258,7 @@ class Append(msgspec.Struct, eq=False):
         ids: Ids,
         expect: Expect | None = None,
         authors: Sequence[str] = (),
-        closing: Sequence[tuple[str, Event]] = (),
+        closing: Sequence[tuple[str | None, Event]] = (),
     ) -> Append:
         """Check events of another store. They keep their seqs, salts and digests. `closing` are new events after them."""
         check_id("conversation", conversation)
@@ -266,12 +266,10 @@ class Append(msgspec.Struct, eq=False):
         items = [_stored_item(event) for event in stored]
         if not items:
             raise InvalidInput("An append needs at least one event.")
-        items += [
-            _Item(
-                event.kind, event.code, None, check_id("run", run), encode(event), event
-            )
-            for run, event in closing
-        ]
+        for run, event in closing:
+            if run is not None:
+                check_id("run", run)
+            items.append(_Item(event.kind, event.code, None, run, encode(event), event))
         opens = items[0].kind == ConversationOpened.kind
         append = cls.of_items(
             user, conversation, items, ids, expect=expect, imported=opens
