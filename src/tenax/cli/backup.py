@@ -26,7 +26,7 @@ from tenax.text import count_noun, to_one_line
 __all__ = ["backup", "move", "restore"]
 
 _VARIABLE: Final = "TENAX_BACKUP_PASSPHRASE"
-_NICE: Final = 10
+_NICE: Final = 19
 _MB: Final = 1_000_000
 
 
