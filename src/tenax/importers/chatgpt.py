@@ -221,8 +221,8 @@ def _read_content(
         yield from _read_thoughts(content)
         return
     if kind == "tether_quote":
-        source = f"{get_text(content, 'title')} {get_text(content, 'url')}"
-        yield from text_parts(source.strip())
+        source = (get_text(content, "title"), get_text(content, "url"))
+        yield from text_parts(" ".join(filter(None, source)))
     for part in get_list(content, "parts"):
         yield from text_parts(part)
         if as_dict(part).get("content_type") == "audio_transcription":
