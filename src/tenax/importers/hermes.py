@@ -57,7 +57,7 @@ _MEMORY_BYTES_MAX: Final = 1024**2
 _URL_CHARS_MAX: Final = 500
 _COPY_US: Final = 2_000_000
 _OVERLAP_MAX: Final = 2000
-"""The largest number of messages behind a summary that are compared with earlier messages."""
+"""The largest number of messages behind a summary for a comparison with earlier messages."""
 _SESSION_COLUMNS: Final = (
     "id", "parent_session_id", "end_reason", "started_at", "ended_at", "model", "model_config", "title", "source",
     "session_key", "archived", "pinned", "hidden", "display_name", "profile_name", "cwd", "git_branch", "chat_type",
@@ -225,7 +225,7 @@ class _Copy:
         clauses: str,
         bindings: tuple[Any, ...],
     ) -> Iterator[_Row]:
-        """Yield rows of a table, without the columns that this version of Hermes lacks.
+        """Yield rows of a table, without columns unknown to the version of Hermes.
 
         `clauses` follow the name of the table in the query. Binary values become text.
         """
@@ -259,7 +259,7 @@ class _Copy:
                 shutil.copyfile(source, self._folder / "state.db")
                 if log_state is not None:
                     shutil.copyfile(log, self._folder / "state.db-wal")
-                # A write between the two copies would leave a log of another database.
+                # After a write in the meantime, the two copies do not fit together.
                 if source_state == _state(source) and log_state == _state(log):
                     return
         except FileNotFoundError as error:
@@ -605,7 +605,7 @@ class _Entry(NamedTuple):
 
     id: str
     key: tuple[Any, ...]
-    """The fields that a copy of the message repeats."""
+    """The fields in common with a copy of the message."""
 
 
 class _Conversation:
@@ -671,7 +671,7 @@ class _Conversation:
             texts = [piece.text for piece in pieces if isinstance(piece, Text)]
             text = "".join(texts)
             if self._is_summary(row, text):
-                # The copies in a child session have times of their own.
+                # In a child session, copies may have any time.
                 at = None if is_child else read_time(row.get("timestamp"))
                 self._drop_copies_of_beginning(began, at)
                 is_child = False

@@ -226,7 +226,7 @@ class OwnExport:
         return fact is not None and fact.digest.hex() == digest
 
     def _put_blobs(self, events: Sequence[StoredEvent]) -> None:
-        """Store the blobs of the events. A blob of an erased message may be missing in the file."""
+        """Store the blobs of the events, as far as the file has them."""
         for event in events:
             if event.body is None or event.code:
                 continue

@@ -206,7 +206,7 @@ def read_rows(path: Path) -> Iterator[msgspec.Raw]:
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file without empty lines. Raises `InvalidInput`.
 
-    Unlike `read_rows`, the function copies the lines, so a file may grow during the import.
+    Unlike `read_rows`, the function does not map the file, so another program may truncate the file in the meantime.
     """
     try:
         with path.open("rb") as file:
