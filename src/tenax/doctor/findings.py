@@ -1,4 +1,4 @@
-"""The facts about an installation, and the issues that follow from them."""
+"""The facts about an installation, and the resulting issues."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ DISK_BYTES_MIN: Final = 500_000_000
 
 
 class Issue(msgspec.Struct, frozen=True):
-    """Something to do.
+    """A task for the person.
 
-    A problem is about stored messages: they are damaged or missing, or the store cannot be used. Everything else is a
-    warning.
+    A problem is about stored messages: messages are damaged or missing, or the store is unusable. Other issues are
+    warnings.
     """
 
     level: Level
     about: str
     text: str
     command: str
-    """The command that solves the issue; empty if the text says all."""
+    """The command for solving the issue; empty if the text is sufficient."""
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Store(msgspec.Struct, frozen=True):
     incarnation: str
     instances: list[Alive]
     failover: str = ""
-    """The possible loss in a failover of the server; empty if no loss is possible."""
+    """The possible loss in a failover of the server; empty for a server without loss."""
 
 
 class BackupState(msgspec.Struct, frozen=True):
@@ -106,7 +106,7 @@ class BackupState(msgspec.Struct, frozen=True):
 
 
 class ModelState(msgspec.Struct, frozen=True):
-    """Whether a model of the settings can be reached."""
+    """The answer of the server of a configured model."""
 
     label: str
     name: str
@@ -117,23 +117,23 @@ class ModelState(msgspec.Struct, frozen=True):
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """A disk with files of Tenax. A folder for backups needs room for one more copy of the store."""
+    """A disk with files of Tenax. A folder for backups needs room for a further copy of the store."""
 
     path: str
     free: int
     total: int
     needed: int
-    """The bytes that should be free."""
+    """The recommended number of free bytes."""
     holds: list[str]
     """`data`, `store` or `backups`."""
 
 
 class MemoryOwed(msgspec.Struct, frozen=True):
-    """What a memory provider has not got yet."""
+    """The undelivered turns of a memory provider."""
 
     provider: str
     conversations: int = 0
-    """The number of conversations with undelivered turns or ends. They are delivered while Tenax runs."""
+    """The number of conversations with undelivered turns or ends. A running Tenax delivers the turns."""
     letters: int = 0
     """The number of failed deliveries."""
 
@@ -142,16 +142,16 @@ class Owed(msgspec.Struct, frozen=True):
     """Unfinished work."""
 
     approvals: int = 0
-    """The number of conversations of the owner in which a call waits for an answer."""
+    """The number of conversations of the owner with a call that waits for an approval."""
     approval: str = ""
-    """The last changed one of these conversations."""
+    """The last changed conversation with such a call."""
     waiting: int = 0
     """The number of messages on their way to chat apps."""
     failed: int = 0
     """The number of uncertain and dead messages."""
     memory: list[MemoryOwed] = []
     spools: list[str] = []
-    """Folders with output of dead processes that is not in the store."""
+    """Folders with output of dead processes that the store lacks."""
 
 
 class Findings(msgspec.Struct, kw_only=True):
@@ -183,7 +183,7 @@ class Findings(msgspec.Struct, kw_only=True):
     owed: Owed = Owed()
     disks: list[Disk] = []
     verified_before: str = ""
-    """When this host verified the whole store before, or empty."""
+    """The time of the last verification of the whole store on this host, or empty."""
     issues: list[Issue] = []
 
 
@@ -194,8 +194,8 @@ def command_of(config: Config, program: str = "tenax") -> str:
 
 
 def find_issues(findings: Findings, now: datetime, program: str) -> list[Issue]:
-    """Return what is to do: problems first. `program` is the beginning of a command, such as `tenax`."""
-    found = [
+    """Return the issues, problems first. `program` is the beginning of a command, such as `tenax`."""
+    issues = [
         *_store_issues(findings, program),
         *_backup_issues(findings, now, program),
         *_model_issues(findings, program),
@@ -203,7 +203,11 @@ def find_issues(findings: Findings, now: datetime, program: str) -> list[Issue]:
         *_owed_issues(findings.owed, program),
         *_place_issues(findings, program),
     ]
-    return sorted(found, key=lambda issue: issue.level != "problem")
+    return sorted(issues, key=_is_warning)
+
+
+def _is_warning(issue: Issue) -> bool:
+    return issue.level == "warning"
 
 
 def _store_issues(findings: Findings, program: str) -> Iterator[Issue]:

@@ -1,4 +1,4 @@
-"""Ask the servers of the configured models whether they answer."""
+"""Check the servers of the configured models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AWAY: Final = frozenset({"away", "silent", "dropped"})
 
 
 async def check_models(config: Config) -> list[ModelState]:
-    """Ask every server for its list of models, all at the same time. The request costs no tokens."""
+    """Request the list of models from every server at the same time. The request costs no tokens."""
     settings = [config.models[label] for label in sorted(config.models)]
     states = await asyncio.gather(*(_check(model) for model in settings))
     return [state for state in states if state is not None]
@@ -37,22 +37,22 @@ async def _check(model: ModelSettings) -> ModelState | None:
             model.key.reveal()
     except ConfigError as error:
         return ModelState(model.label, model.name, server, "key", str(error))
-    found = await fetch_models(
+    result = await fetch_models(
         model.api, model.url, model.key, seconds=ANSWER_SECONDS_MAX
     )
-    if not isinstance(found, Failure):
-        listed = any(entry.id == model.name for entry in found)
-        detail = "" if listed else "The server does not list this model."
+    if not isinstance(result, Failure):
+        is_listed = any(entry.id == model.name for entry in result)
+        detail = "" if is_listed else "The server does not list this model."
         return ModelState(model.label, model.name, server, "answers", detail)
-    if found.why == "malformed":
+    if result.why == "malformed":
         # Some servers have no list of models.
         detail = "The server lists no models."
         return ModelState(model.label, model.name, server, "answers", detail)
-    detail = f"{found.message} {found.hint}".strip()
+    detail = f"{result.message} {result.hint}".strip()
     state: State = "refused"
-    if found.why == "key":
+    if result.why == "key":
         state = "key"
-    elif found.why in _AWAY:
+    elif result.why in _AWAY:
         state = "away"
     return ModelState(model.label, model.name, server, state, detail)
 

@@ -44,7 +44,7 @@ def describe_report(report: Report, seconds: float, at_us: int) -> Verified:
 
 
 def read_verified(config: Config, user: str) -> Verified | None:
-    """Return the last result for a user. The owner verifies the whole store, every other user the own conversations."""
+    """Return the last result for a user. The owner verifies the whole store; a user verifies the own conversations."""
     try:
         return msgspec.json.decode(_file(config, user).read_bytes(), type=Verified)
     except (OSError, msgspec.MsgspecError):
@@ -52,7 +52,7 @@ def read_verified(config: Config, user: str) -> Verified | None:
 
 
 def write_verified(config: Config, user: str, found: Verified) -> None:
-    """Store a result. The result is worth showing even if it cannot be stored."""
+    """Store a result. A failure is ignored, because the caller shows the result anyway."""
     file = _file(config, user)
     with contextlib.suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
 """Export conversations.
 
-Markdown, JSON and HTML are a file for a conversation, and a zip file for several. `openai` and `tenax` are JSON lines in
-a single file; `tenax` has the events as they are stored, for an import into another Tenax.
+In Markdown, JSON and HTML, a conversation is a file, and several conversations are a zip file. `openai` and `tenax` are
+JSON lines in a single file; `tenax` has the stored events, for an import into a second Tenax.
 
-Everything here is a generator of pieces that reads page by page, so that the length of a conversation does not matter
-for memory. `docs/formats/export.md` describes the formats.
+The functions are generators of pieces and read page by page, so the memory does not depend on the length of a
+conversation. `docs/formats/export.md` describes the formats.
 """
 
 from __future__ import annotations
@@ -98,11 +98,13 @@ def parse_format(text: str) -> Format:
 
 
 def file_name(exported: Exported, kind: Format) -> str:
-    """Return a file name for a conversation, from the day of its start and the title."""
+    """Return a file name for a conversation, from the day of the start and the title."""
     words = replace_hidden(exported.title, " ")
     words = re.sub(r'[^\w\s.,()+&-]|[\\/:*?"<>|]', " ", words)
     title = " ".join(words.split())[:_TITLE_CHARS_MAX].strip(" .")
-    return f"{exported.opened_at[:10]} {title or 'Conversation'}.{_ENDINGS[kind]}"
+    title = title or "Conversation"
+    day = exported.opened_at[:10]
+    return f"{day} {title}.{_ENDINGS[kind]}"
 
 
 def file_name_of_several(day: str, kind: Format) -> str:
@@ -123,7 +125,8 @@ def export_conversation(
     if kind == "tenax":
         return export_several(journal, store_url, [exported.id], kind)
     rows = read_rows(journal, exported)
-    return _joined(_encoded(_WRITERS[kind](exported, rows, journal.get_blob)))
+    texts = _WRITERS[kind](exported, rows, journal.get_blob)
+    return _joined(_encoded(texts))
 
 
 def export_several(
@@ -166,19 +169,21 @@ def _zip(
     """The file of every attachment, by hash of the blob."""
     for exported in read_all_exported(journal, conversations):
         name = _unique(f"conversations/{file_name(exported, kind)}", names)
-        found: dict[str, str] = {}
+        endings: dict[str, str] = {}
         rows = read_rows(journal, exported)
         try:
             first = list(islice(rows, 1))
         except (Gone, NoSuchConversation):
             # The conversation was deleted in the meantime.
             continue
-        noted = _note_attachments(chain(first, rows), found)
-        texts = _encoded(_WRITERS[kind](exported, noted, journal.get_blob))
+        all_rows = _note_attachments(chain(first, rows), endings)
+        texts = _encoded(_WRITERS[kind](exported, all_rows, journal.get_blob))
         yield from archive.add(name, texts, seconds=exported.updated_seconds)
         index.append(Indexed(name, exported))
-        for blob, ending in found.items():
-            data = None if blob in attached else journal.get_blob(blob)
+        for blob, ending in endings.items():
+            if blob in attached:
+                continue
+            data = journal.get_blob(blob)
             if data is not None:
                 attached[blob] = f"attachments/{blob}{ending}"
                 yield from archive.add(attached[blob], [data])
@@ -193,7 +198,7 @@ def _encoded(pieces: Iterator[str]) -> Generator[bytes]:
 
 
 def _joined(pieces: Generator[bytes]) -> Generator[bytes]:
-    """Join small pieces, because every piece of a download is a task of its own."""
+    """Join small pieces, because every piece of a download is a separate task."""
     waiting: list[bytes] = []
     size = 0
     with contextlib.closing(pieces):
@@ -207,22 +212,22 @@ def _joined(pieces: Generator[bytes]) -> Generator[bytes]:
 
 
 def _until_deleted(rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows. A conversation that is deleted in the meantime ends early, so that the file stays whole."""
+    """Yield the rows. A conversation deleted in the meantime ends early, and the file stays valid."""
     with contextlib.suppress(Gone, NoSuchConversation):
         yield from rows
 
 
-def _note_attachments(rows: Iterator[Row], found: dict[str, str]) -> Iterator[Row]:
-    """Yield the rows, and note the attachments with the ending of their files."""
+def _note_attachments(rows: Iterator[Row], endings: dict[str, str]) -> Iterator[Row]:
+    """Yield the rows, and add the endings of the attachments to `endings`, by name of the blob."""
     for row in _until_deleted(rows):
         for part in row.parts:
             if isinstance(part, Image | File):
-                found[part.blob] = _KINDS.get(part.media_type, ".txt")
+                endings[part.blob] = _KINDS.get(part.media_type, ".txt")
         yield row
 
 
 def _unique(name: str, names: set[str]) -> str:
-    """Return the name, with a number if another file has the name in any case."""
+    """Return the name, with a number after a file with the same name in upper or lower case."""
     stem, _, ending = name.rpartition(".")
     number = 1
     while name.casefold() in names:

@@ -1,4 +1,4 @@
-"""Export as JSON: the description of a conversation and all rows of its transcript (docs/formats/export.md)."""
+"""Export as JSON: the description of a conversation and the rows of the transcript (docs/formats/export.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(
     rows: Iterator[Row],
     _get_blob: Callable[[str], bytes | None],
 ) -> Iterator[str]:
-    """Yield the pieces of the JSON text. Every row is on a line of its own."""
+    """Yield the pieces of the JSON text. Every row has a separate line."""
     described = _encode(exported)
     yield f'{{"format":"{FORMAT}","version":{VERSION},"conversation":{described},"rows":[\n'
     comma = ""
@@ -33,7 +33,7 @@ def write(
 
 
 def write_index(index: Iterable[Indexed]) -> Iterator[str]:
-    """Yield the pieces of the list of all conversations."""
+    """Yield the pieces of the list of conversations."""
     yield f'{{"format":"{FORMAT}s","version":{VERSION},"conversations":[\n'
     comma = ""
     for entry in index:

@@ -1,4 +1,4 @@
-"""The lines of the format `tenax`: conversations as they are stored, for an import into another Tenax.
+"""The lines of the format `tenax`: the stored events of conversations, for an import into a second Tenax.
 
 `docs/formats/export.md` describes the format. Bytes are hexadecimal text, except the content of a blob, which is
 Base64. A line with a new `type` needs a new `VERSION`; a new field does not.
@@ -44,9 +44,9 @@ class Header(_Line, frozen=True, tag="tenax-export"):
 
 
 class Blob(_Line, frozen=True, tag="blob"):
-    """Bytes that events name, or a piece of them. Every blob is in a file once, before the first conversation that names it.
+    """A blob of an event, or a piece of the blob. A file has a blob once, before the first conversation with the blob.
 
-    The pieces of a blob follow each other.
+    The pieces of a blob are consecutive lines.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Blob(_Line, frozen=True, tag="blob"):
 
 
 class Conversation(_Line, frozen=True, tag="conversation"):
-    """The beginning of a conversation. Its events follow."""
+    """The beginning of a conversation. The events follow."""
 
     id: str
     user: str
@@ -66,13 +66,13 @@ class Conversation(_Line, frozen=True, tag="conversation"):
     facts: int
     """The seq of the last event of the digest chain."""
     digest: str
-    """The digest of that event."""
+    """The digest of the last event of the chain."""
     authors: tuple[str, ...] = ()
-    """The authors other than the user. An erased message does not name its author any more."""
+    """The authors without the user. An erased message no longer names the author."""
 
 
 class Event(_Line, frozen=True, tag="event"):
-    """An event or a partial of the conversation before it, in the order of `seq`. A seq may be missing."""
+    """An event or a partial of the previous `Conversation`, in the order of `seq`. A seq may be missing."""
 
     seq: int
     kind: str
@@ -89,14 +89,14 @@ class Event(_Line, frozen=True, tag="event"):
     waiting: int | None = None
     """Only of an erased body: 1 if the message waits for an answer."""
     append: str | None = None
-    """The id of the append, at its first event."""
+    """The id of the append, only at the first event of the append."""
     digest: str | None = None
-    """`None` for a partial, which is not in the digest chain."""
+    """The digest in the chain of events; `None` for a partial."""
     code: int = 0
     """The number of the kind of a partial; 0 otherwise."""
 
     def inner_hash(self) -> bytes:
-        """Return the hash of salt and body. Raises `ValueError` if neither the body nor its hash is there."""
+        """Return the hash of salt and body. Raises `ValueError` without a body and without a hash."""
         if self.body is not None and self.salt is not None:
             return sha256(bytes.fromhex(self.salt) + self.body.encode()).digest()
         if self.inner is None:
@@ -119,11 +119,11 @@ _DECODER: Final = msgspec.json.Decoder(Line)
 
 
 def encode_line(line: Line) -> bytes:
-    """Return a line with its line feed."""
+    """Return a line with the line feed."""
     return _ENCODER.encode(line) + b"\n"
 
 
 def decode_line(data: bytes) -> Line:
-    """Return a line. Raises `msgspec.DecodeError` for anything else."""
+    """Decode a line. Raises `msgspec.DecodeError` for an invalid line."""
     line: Line = _DECODER.decode(data)
     return line

@@ -1,11 +1,11 @@
-"""Export as `tenax`: conversations as they are stored, in a single file of JSON lines.
+"""Export as `tenax`: the stored events of conversations in a single file of JSON lines.
 
-The rows come from a snapshot of the store. A conversation is read from a single snapshot, so that its events, its
-partials and its head belong together.
+The rows come from a snapshot of the store. A conversation is read from a single snapshot, so the events, the partials
+and the head fit together.
 
-A store cannot remove erased text from its files while somebody reads a snapshot, and a SQLite store lets all writers wait
-for a while. A download may be slow. So the lines go to a temporary file first, and the snapshot is closed before they
-are sent. A short export stays in memory.
+An open snapshot prevents the store from removing erased text from the files, and delays the writers of a SQLite store. A
+download may be slow. So the lines go to a temporary file first, and the snapshot is closed before the download starts. A
+short export stays in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["write"]
 
 _BY_NAME: Final = {table.name: table for table in TABLES}
 _BATCH_BYTES: Final = 4 * 1024 * 1024
-"""The size after which the next conversation is read from a new snapshot, and the limit of a batch in memory."""
+"""The largest batch in memory. After a batch of this size, the next conversation is read from a new snapshot."""
 _READ_BYTES: Final = 64 * 1024
 _HASH_CHARS: Final = 64
 """The length of the name of a blob. The id of a memory is shorter."""
@@ -52,9 +52,9 @@ def write(
     conversations: Iterable[str],
     header: Header,
 ) -> Generator[bytes]:
-    """Yield the lines of conversations and of their sub-agents. A conversation that is deleted meanwhile is left out.
+    """Yield the lines of conversations and of their sub-agents, without conversations deleted in the meantime.
 
-    Raises `StoreDamaged` if an event or a blob is not what was stored. The file then has no last line.
+    Raises `StoreDamaged` for an event or a blob with a wrong digest. The file then has no last line.
     """
     writer = _Writer(journal, conversations)
     yield encode_line(header)
@@ -97,14 +97,14 @@ class _Writer:
     def __init__(self, journal: Journal, conversations: Iterable[str]) -> None:
         self._journal = journal
         self.remaining = self._in_order(conversations)
-        """The conversations to be read, the next one last."""
+        """The remaining conversations, the next conversation last."""
         self._read: set[str] = set()
         self._blobs: set[bytes] = set()
         self.conversations = 0
         self.events = 0
 
     def _in_order(self, conversations: Iterable[str]) -> list[str]:
-        """Return the conversations, the newest one first. A fork is newer than its origin."""
+        """Return the conversations, the newest first. A fork is newer than the original."""
         numbers: dict[str, int] = {}
         for name in conversations:
             with suppress(Gone, NoSuchConversation):
@@ -112,7 +112,7 @@ class _Writer:
         return sorted(numbers, key=numbers.__getitem__, reverse=True)
 
     def read_next(self, snapshot: Snapshot) -> Iterator[Line]:
-        """Yield the lines of the next conversation. Its sub-agents are the next ones after that."""
+        """Yield the lines of the next conversation. The sub-agents of the conversation follow."""
         name = self.remaining.pop()
         if name in self._read:
             return
@@ -142,7 +142,7 @@ class _Writer:
             yield event
 
     def _find(self, snapshot: Snapshot, num: int, name: str) -> _Head | None:
-        """Return the conversation, or `None` if the snapshot has another one, or none, with the number."""
+        """Return the conversation, or `None` if the number belongs to no or to a different conversation in the snapshot."""
         keys = (num - 1, num)
         owners = list(_read(snapshot, "conversations", ("owner", "id"), keys))
         if owners != [(self._journal.owner, name)]:
@@ -152,9 +152,12 @@ class _Writer:
         return _Head(num, name, head, facts, bytes(digest))
 
     def _blobs_of(self, snapshot: Snapshot, num: int) -> Iterator[Blob]:
-        """Yield the blobs that the events of a conversation name, except those that the file already has."""
+        """Yield the blobs of a conversation, without blobs from earlier in the file."""
         for (name,) in _read(snapshot, "mentions", ("hash",), bounds(num)):
-            if len(name) != _HASH_CHARS or (key := bytes.fromhex(name)) in self._blobs:
+            if len(name) != _HASH_CHARS:
+                continue
+            key = bytes.fromhex(name)
+            if key in self._blobs:
                 continue
             self._blobs.add(key)
             yield from self._pieces(snapshot, name)
@@ -180,12 +183,11 @@ class _Writer:
 
 
 def _events(snapshot: Snapshot, head: _Head) -> Iterator[Event]:
-    """Yield facts and partials by seq. Raises `StoreDamaged` if a digest does not follow from the event before it."""
+    """Yield facts and partials by seq. Raises `StoreDamaged` for a digest that does not fit the previous event."""
     digest = bytes(32)
-    merged = heapq.merge(
-        _facts(snapshot, head.num), _partials(snapshot, head.num), key=_seq
-    )
-    for event in merged:
+    facts = _facts(snapshot, head.num)
+    partials = _partials(snapshot, head.num)
+    for event in heapq.merge(facts, partials, key=_seq):
         if event.digest is not None:
             digest = _following(digest, head.id, event)
         yield event
@@ -203,10 +205,10 @@ def _following(digest: bytes, conversation: str, event: Event) -> bytes:
     except ValueError:
         raise _damaged(conversation, event.seq) from None
     seq, kind = event.seq, event.kind
-    found = chain(digest, conversation, seq, kind, event.at, event.run, inner)
-    if found.hex() != event.digest:
+    expected = chain(digest, conversation, seq, kind, event.at, event.run, inner)
+    if expected.hex() != event.digest:
         raise _damaged(conversation, seq)
-    return found
+    return expected
 
 
 def _facts(snapshot: Snapshot, num: int) -> Iterator[Event]:
@@ -231,9 +233,8 @@ def _facts(snapshot: Snapshot, num: int) -> Iterator[Event]:
 
 def _partials(snapshot: Snapshot, num: int) -> Iterator[Event]:
     names = ("place", "code", "at", "append_id", "body")
-    for place, code, at, append, body in _read(
-        snapshot, "partials", names, bounds(num)
-    ):
+    rows = _read(snapshot, "partials", names, bounds(num))
+    for place, code, at, append, body in rows:
         kind = PARTIALS[code].kind if code in PARTIALS else ""
         yield Event(
             place & ALL_SEQS,
@@ -250,10 +251,10 @@ def _read(
 ) -> Iterator[Row]:
     """Yield columns of the rows of a table between two keys."""
     table: Table = _BY_NAME[name]
-    have = snapshot.columns(name)
-    places = [have.index(column) for column in columns]
+    all_columns = snapshot.columns(name)
+    positions = [all_columns.index(column) for column in columns]
     for row in snapshot.rows(table, keys=keys):
-        yield tuple(row[place] for place in places)
+        yield tuple(row[position] for position in positions)
 
 
 def _text(body: Any) -> str:  # noqa: ANN401  (bytes or a memoryview, by engine)

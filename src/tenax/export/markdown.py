@@ -1,4 +1,4 @@
-"""Export as Markdown. The words of people and models are Markdown already, and stay as they are."""
+"""Export as Markdown. The texts of people and models are Markdown already and stay unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(
 
 
 def write_index(index: Iterable[Indexed]) -> Iterator[str]:
-    """Yield the list of all conversations."""
+    """Yield the list of conversations."""
     yield "# Conversations\n\n"
     for entry in index:
         exported = entry.conversation
@@ -62,7 +62,8 @@ def _row(row: Row) -> str:
     lines = [f"## {name}", "", f"*{', '.join(details)}*"]
     if row.thought:
         quoted = replace_controls(row.thought).split("\n")
-        lines += ["", *(f"> {line}".rstrip() for line in quoted)]
+        lines.append("")
+        lines += [f"> {line}".rstrip() for line in quoted]
     if text:
         lines += ["", text]
     if row.parts:
@@ -84,7 +85,7 @@ def _tool(row: Row, text: str) -> str:
 
 
 def _fenced(text: str, language: str = "") -> str:
-    """Return a code block. Its fence is longer than every run of backticks in the text."""
+    """Return a code block. The fence is longer than every run of backticks in the text."""
     runs = re.findall(r"`{3,}", text)
     fence = max([*(run + "`" for run in runs), _FENCE], key=len)
     return f"{fence}{language}\n{text}\n{fence}"

@@ -1,7 +1,7 @@
 """Export in the format of OpenAI's chat messages: a line with `{"messages": [...]}` for a conversation.
 
-The format has no place for reasoning, times, summaries, memories and changed files, so they are left out. An attachment
-is its text, or its name.
+The format has no place for reasoning, times, summaries, memories and changed files, so the export omits these rows. An
+attachment becomes the text or the name of the file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write(_exported: Exported, rows: Iterable[Row], get_blob: GetBlob) -> Iterat
 
 
 def _steps(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield the messages, each with the tool calls that follow it."""
+    """Yield the messages with the following tool calls."""
     step: list[Row] = []
     for row in rows:
         # A later attempt repeats the words of an earlier one.
@@ -79,22 +79,24 @@ def _messages(step: list[Row], get_blob: GetBlob) -> Iterator[Message]:
 def _pair(tools: list[Row]) -> tuple[dict[str, Row], dict[str, str]]:
     """Return the calls and their results by the id of the call.
 
-    The row of a call has the id SEQ:CALL, and the result of the call. A result that is an event of its own, as in a
-    conversation from elsewhere, belongs to the first call of that tool without a result.
+    The row of a call has the id SEQ:CALL, and the result of the call. In an imported conversation, a result may be a
+    separate event. Such a result belongs to the first call of the tool without a result.
     """
     calls: dict[str, Row] = {}
     results: dict[str, str] = {}
     for row in tools:
         _, colon, name = row.id.partition(":")
         if colon:
-            call_id = name if name and name not in calls else row.id
+            is_new = bool(name) and name not in calls
+            call_id = name if is_new else row.id
             calls[call_id] = row
             if row.text or row.state not in _UNFINISHED:
                 results[call_id] = ERASED if row.erased else row.text
             continue
-        free = [name for name in calls if name not in results]
-        named = [name for name in free if calls[name].name == row.name]
-        call_id = next(iter(named or free), f"call_{row.id}")
+        open_calls = [name for name in calls if name not in results]
+        same_tool = [name for name in open_calls if calls[name].name == row.name]
+        candidates = same_tool or open_calls or [f"call_{row.id}"]
+        call_id = candidates[0]
         calls.setdefault(call_id, row)
         results[call_id] = ERASED if row.erased else row.text
     return calls, {name: results.get(name, NO_RESULT) for name in calls}
@@ -118,9 +120,13 @@ def _attachment(part: object, get_blob: GetBlob) -> str:
     label = f"[Attachment: {describe_part(part)}]"
     if not isinstance(part, File):
         return label
-    is_text = part.media_type.startswith("text/")
-    name = part.text.blob if part.text is not None else part.blob if is_text else None
-    data = get_blob(name) if name is not None else None
+    if part.text is not None:
+        data = get_blob(part.text.blob)
+    elif part.media_type.startswith("text/"):
+        data = get_blob(part.blob)
+    else:
+        return label
     if data is None:
         return label
-    return f"{label}\n{make_storable(data.decode(errors='replace'))}"
+    text = make_storable(data.decode(errors="replace"))
+    return f"{label}\n{text}"

@@ -55,7 +55,7 @@ _PAGE_CONVERSATIONS: Final = 200
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """A conversation and its usage, as an export describes them."""
+    """The description of a conversation and of the usage in an export."""
 
     id: str
     title: str
@@ -66,7 +66,7 @@ class Exported(msgspec.Struct, frozen=True):
     pinned: bool
     archived: bool
     parent: str | None
-    """The conversation that started this one as a sub-agent."""
+    """The conversation of the caller, for a sub-agent."""
     tokens_in: int
     tokens_out: int
     cost: float | None
@@ -106,7 +106,7 @@ def list_summaries(journal: Journal) -> Iterator[Summary]:
 def read_all_exported(
     journal: Journal, conversations: Iterable[str]
 ) -> Iterator[Exported]:
-    """Yield the descriptions of conversations. A conversation that was deleted meanwhile is left out."""
+    """Yield the descriptions of conversations, without conversations deleted in the meantime."""
     for name in conversations:
         try:
             yield read_exported(journal, name)

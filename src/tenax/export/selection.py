@@ -19,7 +19,7 @@ _INDEX_SECONDS: Final = 60.0
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Which conversations to export. An empty selection has all of them."""
+    """The conditions for conversations in an export. An empty selection has every conversation."""
 
     since: int | None = None
     """Microseconds since 1970: the earliest time of the last message."""
@@ -67,7 +67,7 @@ def select(journal: Journal, selection: Selection) -> list[str]:
 
 
 def _find(journal: Journal, words: str) -> set[str]:
-    """Return the conversations with a message with the words. A message of a sub-agent counts for the caller."""
+    """Return the conversations with the words in a message. A message of a sub-agent counts for the caller."""
     if not journal.words.catch_up(_INDEX_SECONDS):
         raise InvalidInput(
             "The search index is not complete yet, so conversations would be missing.",
@@ -85,7 +85,7 @@ def _find(journal: Journal, words: str) -> set[str]:
 
 
 def _callers(journal: Journal, name: str) -> list[str]:
-    """Return the conversations whose calls have started the conversation of a sub-agent."""
+    """Return the conversations with the calls that started a sub-agent."""
     callers: list[str] = []
     try:
         while (parent := journal.summary(name).parent) is not None:

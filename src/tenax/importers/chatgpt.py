@@ -1,7 +1,7 @@
 """The data export of ChatGPT: conversations.json, or since 2026 conversations-000.json and so on, in a zip or a folder.
 
-A conversation is a tree of messages. A tool call is a message to another recipient than `all`, and it has no id: the id
-of the message is used. The result is the next message of the role `tool`.
+A conversation is a tree of messages. A tool call is a message to another recipient than `all`. The call has no id of its
+own, so the id of the message is used. The result is the next message with the role `tool`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from tenax.importers.reading import (
     as_dict,
     attach_file,
     decode,
-    find_keys,
+    find_conversations_files,
     get_dict,
     get_dicts,
     get_list,
     get_text,
+    is_conversations_file,
     keep,
     text_parts,
     to_json,
@@ -40,7 +41,6 @@ from tenax.parts import Reasoning, Text, ToolCall
 
 __all__ = ["open_source"]
 
-_FILE: Final = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json")
 _FILE_ID: Final = re.compile(r"file[-_][0-9A-Za-z]+")
 _COMPANIONS: Final = frozenset({"chat.html", "export_manifest.json"})
 _SCAFFOLDING: Final = frozenset({"user_editable_context", "model_editable_context"})
@@ -48,18 +48,8 @@ _SCAFFOLDING: Final = frozenset({"user_editable_context", "model_editable_contex
 
 
 def open_source(place: Place) -> Source | None:
-    names = place.names()
-    if place.path.is_dir() or len(names) != 1:
-        names = [name for name in names if _FILE.fullmatch(name)]
-    heads = {name: place.head(name) for name in names}
-    found = [name for name in names if "mapping" in find_keys(heads[name])]
-    if not found:
-        # An account without conversations.
-        others = {name.rpartition("/")[2] for name in place.names()}
-        found = [name for name in names if heads[name].strip() == b"[]"]
-        if not _COMPANIONS & others:
-            return None
-    return _ChatGPT(place, found) if found else None
+    names = find_conversations_files(place, "mapping", _COMPANIONS)
+    return _ChatGPT(place, names) if names else None
 
 
 class _ChatGPT(JsonSource):
@@ -68,12 +58,12 @@ class _ChatGPT(JsonSource):
     times = ("create_time",)
 
     def __init__(self, place: Place, names: list[str]) -> None:
-        # A damaged or empty part among good ones is read as well, so that it is reported.
-        first = names[0].rpartition("/")[0]
+        # A damaged or empty part beside good parts is read as well, so that the report names the damage.
+        folder = names[0].rpartition("/")[0]
         parts = [
             name
             for name in place.names(".json")
-            if _FILE.fullmatch(name) and name.rpartition("/")[0] == first
+            if is_conversations_file(name) and name.rpartition("/")[0] == folder
         ]
         super().__init__(place, sorted({*names, *parts}))
         self._files: dict[str, str] = {}
@@ -93,13 +83,20 @@ class _ChatGPT(JsonSource):
             return Skipped("", title, "it has no id")
         if not isinstance(mapping, dict):
             return Skipped(name, title, "its messages are not a JSON object")
-        nodes, current = arrange(
-            ([self._read_node(key, entry)] for key, entry in _in_order(mapping)),
-            get_text(conversation, "current_node"),
-        )
+        messages = [[self._read_node(key, entry)] for key, entry in _in_order(mapping)]
+        nodes, current = arrange(messages, get_text(conversation, "current_node"))
         if not any(node.role for node in nodes):
             self.left_out["conversation without messages"] += 1
             return None
+        is_starred = conversation.get("is_starred") is True
+        is_pinned = read_time(conversation.get("pinned_time")) is not None
+        extra = keep(
+            conversation,
+            "gizmo_id",
+            "conversation_template_id",
+            "conversation_origin",
+            left_out=self.left_out,
+        )
         return Draft(
             id=name,
             nodes=nodes,
@@ -107,15 +104,8 @@ class _ChatGPT(JsonSource):
             title=title,
             at=read_time(conversation.get("create_time")),
             archived=conversation.get("is_archived") is True,
-            pinned=conversation.get("is_starred") is True
-            or read_time(conversation.get("pinned_time")) is not None,
-            extra=keep(
-                conversation,
-                "gizmo_id",
-                "conversation_template_id",
-                "conversation_origin",
-                left_out=self.left_out,
-            ),
+            pinned=is_starred or is_pinned,
+            extra=extra,
         )
 
     def _read_node(self, key: str, entry: object) -> Node:
@@ -171,61 +161,61 @@ class _ChatGPT(JsonSource):
     def _read_pieces(
         self, content: dict[str, Any], metadata: dict[str, Any]
     ) -> Iterator[Piece]:
-        attachments = [as_dict(one) for one in get_list(metadata, "attachments")]
-        names = {
-            get_text(one, "id", "name"): get_text(one, "name") for one in attachments
-        }
+        names: dict[str, str] = {}
+        for attachment in get_dicts(metadata, "attachments"):
+            file_id = get_text(attachment, "id", "name")
+            names[file_id] = get_text(attachment, "name")
         attached: set[str] = set()
         for piece in _read_content(content):
-            if isinstance(piece, dict):
-                pointer = _find_pointer(piece)
-                if not pointer:
-                    kind = get_text(piece, "content_type") or "no type"
-                    self.left_out[f"unknown content ({kind[:60]})"] += 1
-                    continue
-                file_id = _file_id(pointer)
-                attached.add(file_id)
-                yield self._attach(file_id, names.get(file_id, ""))
-            else:
+            if not isinstance(piece, dict):
                 yield piece
+                continue
+            pointer = _find_pointer(piece)
+            if not pointer:
+                kind = get_text(piece, "content_type") or "no type"
+                self.left_out[f"unknown content ({kind[:60]})"] += 1
+                continue
+            file_id = _file_id(pointer)
+            attached.add(file_id)
+            yield self._attach(file_id, names.get(file_id, ""))
         for file_id, name in names.items():
             if file_id and file_id not in attached:
                 yield self._attach(file_id, name)
 
     def _attach(self, file_id: str, name: str) -> Attached:
         member = self._files.get(file_id)
-        own = member.rpartition("/")[2] if member else file_id
-        return attach_file(self.place, name or own, member)
+        if not name:
+            name = member.rpartition("/")[2] if member else file_id
+        return attach_file(self.place, name, member)
 
 
 def _in_order(mapping: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Return the messages, the versions of a message in the order of `children`."""
+    """Return the messages. The versions of a message are in the order of `children`."""
     ordered: dict[str, Any] = {}
     for entry in mapping.values():
         for child in get_list(as_dict(entry), "children"):
             if isinstance(child, str) and child in mapping:
                 ordered.setdefault(child, mapping[child])
-    return [(key, entry) for key, entry in mapping.items() if key not in ordered] + [
-        *ordered.items()
-    ]
+    beginnings = {key: entry for key, entry in mapping.items() if key not in ordered}
+    return [*beginnings.items(), *ordered.items()]
 
 
 def _is_hidden(
     message: dict[str, Any], metadata: dict[str, Any], content: dict[str, Any]
 ) -> bool:
+    if metadata.get("is_visually_hidden_from_conversation") is True:
+        return True
+    # The results of tools have no weight, but belong to their calls.
     is_result = get_dict(message, "author").get("role") == "tool"
-    return (
-        metadata.get("is_visually_hidden_from_conversation") is True
-        # The results of tools have no weight, but belong to their calls.
-        or (message.get("weight") == 0 and not is_result)
-        or content.get("content_type") in ("reasoning_recap", *_SCAFFOLDING)
-    )
+    if message.get("weight") == 0 and not is_result:
+        return True
+    return content.get("content_type") in ("reasoning_recap", *_SCAFFOLDING)
 
 
 def _read_content(
     content: dict[str, Any],
 ) -> Iterator[Text | Reasoning | dict[str, Any]]:
-    """Yield the text and the reasoning of a message, and everything else as it is."""
+    """Yield the text and the reasoning of a message, and other parts unchanged."""
     kind = content.get("content_type")
     if kind == "thoughts":
         yield from _read_thoughts(content)
@@ -254,7 +244,7 @@ def _read_thoughts(content: dict[str, Any]) -> Iterator[Reasoning]:
 
 
 def _find_pointer(part: dict[str, Any]) -> str:
-    """Return the name of the file of an image, an audio or a video."""
+    """Return the pointer to the file of an image, an audio or a video, or an empty text."""
     for field in (
         "asset_pointer",
         "audio_asset_pointer",
@@ -270,16 +260,17 @@ def _find_pointer(part: dict[str, Any]) -> str:
 
 def _file_id(pointer: str) -> str:
     name = pointer.rpartition("/")[2]
-    found = _FILE_ID.search(name)
-    return found[0] if found else name
+    file_id = _FILE_ID.search(name)
+    return file_id[0] if file_id else name
 
 
 def _read_arguments(content: dict[str, Any], pieces: list[Piece]) -> str:
-    """Return the arguments of a call: JSON as the model wrote it, or other text such as code as one argument."""
+    """Return the arguments of a call: a JSON object unchanged, and other text, such as code, as a single argument."""
     text = "\n".join(piece.text for piece in pieces if isinstance(piece, Text))
     try:
         if isinstance(decode(text.encode()), dict):
             return text
     except ValueError:
         pass
-    return to_json({"code" if content.get("content_type") == "code" else "text": text})
+    argument = "code" if content.get("content_type") == "code" else "text"
+    return to_json({argument: text})

@@ -1,7 +1,7 @@
 """The data export of Claude.ai: conversations.json in a zip or a folder, or alone.
 
 A message has `text`, and in newer exports `content`: text, reasoning, tool calls and their results, in order. Only the
-text of attached files is exported.
+text of an attached file is in the export.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tenax.importers.draft import (
     Attached,
     Draft,
     Node,
+    Outcome,
     Piece,
     Skipped,
     Source,
@@ -30,7 +31,7 @@ from tenax.importers.reading import (
     attach_base64,
     attach_file,
     attach_text,
-    find_keys,
+    find_conversations_files,
     get_dict,
     get_dicts,
     get_list,
@@ -44,11 +45,11 @@ from tenax.parts import Reasoning, Text, ToolCall
 
 __all__ = ["open_source"]
 
-_FILE: Final = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json")
+_COMPANIONS: Final = frozenset({"users.json"})
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NO_PARENT: Final = "00000000-0000-4000-8000-000000000000"
 _DOCUMENTS: Final = (".pdf", ".doc", ".docx", ".xls", ".xlsx", ".ppt", ".pptx", ".odt", ".rtf", ".epub")  # fmt: skip
-"""Files whose text is no such file any more."""
+"""The endings of files whose extracted text gets the ending `.txt`."""
 _OTHER_FILES: Final = {
     "projects.json": "projects (projects.json)",
     "users.json": "account (users.json)",
@@ -58,18 +59,8 @@ _MICROSECONDS: Final = 1_000_000
 
 
 def open_source(place: Place) -> Source | None:
-    names = place.names()
-    if place.path.is_dir() or len(names) != 1:
-        names = [name for name in names if _FILE.fullmatch(name)]
-    heads = {name: place.head(name) for name in names}
-    found = [name for name in names if "chat_messages" in find_keys(heads[name])]
-    if not found:
-        # An account without conversations.
-        others = {name.rpartition("/")[2] for name in place.names()}
-        found = [name for name in names if heads[name].strip() == b"[]"]
-        if "users.json" not in others:
-            return None
-    return _ClaudeAI(place, found) if found else None
+    names = find_conversations_files(place, "chat_messages", _COMPANIONS)
+    return _ClaudeAI(place, names) if names else None
 
 
 class _ClaudeAI(JsonSource):
@@ -81,8 +72,9 @@ class _ClaudeAI(JsonSource):
         super().__init__(place, names)
         self._files: dict[str, str] = {}
         for name in place.names():
-            if other := _OTHER_FILES.get(name.rpartition("/")[2]):
-                self.left_out[other] += 1
+            base_name = name.rpartition("/")[2]
+            if base_name in _OTHER_FILES:
+                self.left_out[_OTHER_FILES[base_name]] += 1
             for file_id in _UUID.findall(name):
                 self._files.setdefault(file_id, name)
 
@@ -94,26 +86,15 @@ class _ClaudeAI(JsonSource):
             return Skipped("", title, "it has no id")
         if not isinstance(messages, list):
             return Skipped(name, title, "its messages are not a JSON array")
-        chains: list[list[Node]] = []
-        before: str | None = None
-        is_tree = any("parent_message_uuid" in as_dict(one) for one in messages)
-        for number, value in enumerate(messages):
-            message = as_dict(value)
-            if message.get("sender") not in ("human", "assistant"):
-                self.left_out["message of an unknown sender"] += 1
-                continue
-            own = get_text(message, "uuid") or f"message-{number}"
-            parent: str | None = before
-            if is_tree:
-                parent = get_text(message, "parent_message_uuid")
-                parent = None if parent == _NO_PARENT else parent
-            chains.append(self._read_message(message, own, parent))
-            before = own
-        leaf = get_text(conversation, "current_leaf_message_uuid") or before
+        chains = self._read_messages([as_dict(message) for message in messages])
+        last = chains[-1][0].id if chains else None
+        leaf = get_text(conversation, "current_leaf_message_uuid") or last
         nodes, current = arrange(chains, leaf)
         if not any(node.parts for node in nodes):
             self.left_out["conversation without messages"] += 1
             return None
+        extra = keep(conversation, "project_uuid", left_out=self.left_out)
+        extra |= keep(get_dict(conversation, "project"), "uuid")
         return Draft(
             id=name,
             nodes=nodes,
@@ -121,17 +102,34 @@ class _ClaudeAI(JsonSource):
             title=title,
             at=read_time(conversation.get("created_at")),
             pinned=conversation.get("is_starred") is True,
-            extra=keep(conversation, "project_uuid", left_out=self.left_out)
-            | keep(get_dict(conversation, "project"), "uuid"),
+            extra=extra,
         )
+
+    def _read_messages(self, messages: list[dict[str, Any]]) -> list[list[Node]]:
+        """Return the messages as chains. Older exports name no parents: every message follows the previous message."""
+        chains: list[list[Node]] = []
+        is_tree = any("parent_message_uuid" in message for message in messages)
+        previous: str | None = None
+        for number, message in enumerate(messages):
+            if message.get("sender") not in ("human", "assistant"):
+                self.left_out["message of an unknown sender"] += 1
+                continue
+            name = get_text(message, "uuid") or f"message-{number}"
+            parent: str | None = previous
+            if is_tree:
+                parent = get_text(message, "parent_message_uuid")
+                parent = None if parent == _NO_PARENT else parent
+            chains.append(self._read_message(message, name, parent))
+            previous = name
+        return chains
 
     def _read_message(
         self, message: dict[str, Any], name: str, parent: str | None
     ) -> list[Node]:
         is_user = message.get("sender") == "human"
         content = [*self._read_content(get_list(message, "content"), name)]
-        if not any(not isinstance(piece, Reasoning) for piece in content):
-            # An older export, or one without content that can be taken.
+        if all(isinstance(piece, Reasoning) for piece in content):
+            # An older export, or a message whose content is unknown.
             content += text_parts(message.get("text"))
         content += self._read_files(message)
         node = Node(
@@ -156,14 +154,7 @@ class _ClaudeAI(JsonSource):
             elif kind == "thinking":
                 yield from _read_thinking(block)
             elif kind == "tool_use":
-                # Older exports have calls without ids.
-                call_id = get_text(block, "id") or f"{message}:call-{number}"
-                arguments = block.get("input")
-                call = ToolCall(
-                    call_id,
-                    get_text(block, "name") or "unknown",
-                    to_json({} if arguments is None else arguments),
-                )
+                call = _read_call(block, f"{message}:call-{number}")
                 unanswered.append(call)
                 yield call
             elif kind == "tool_result":
@@ -178,11 +169,12 @@ class _ClaudeAI(JsonSource):
     def _read_result(self, block: dict[str, Any], unanswered: list[ToolCall]) -> Result:
         call_id = get_text(block, "tool_use_id")
         name = get_text(block, "name")
-        same = [call for call in unanswered if call_id in ("", call.id)]
-        same = [call for call in same if call.name == name] or same
-        if same:
-            unanswered.remove(same[0])
-            call_id = same[0].id
+        candidates = [call for call in unanswered if call_id in ("", call.id)]
+        same_name = [call for call in candidates if call.name == name]
+        candidates = same_name or candidates
+        if candidates:
+            unanswered.remove(candidates[0])
+            call_id = candidates[0].id
         pieces: list[Piece] = []
         content = block.get("content")
         if isinstance(content, str):
@@ -197,14 +189,14 @@ class _ClaudeAI(JsonSource):
                 pieces.append(attach_base64("image", media_type, source["data"]))
             elif part:
                 pieces.append(Text(to_json(part)))
-        is_error = block.get("is_error") is True
-        return Result(call_id, name, tuple(pieces), "failed" if is_error else "done")
+        outcome: Outcome = "failed" if block.get("is_error") is True else "done"
+        return Result(call_id, name, tuple(pieces), outcome)
 
     def _read_files(self, message: dict[str, Any]) -> Iterator[Attached]:
         seen: set[str] = set()
-        for one in get_dicts(message, "attachments"):
-            text = get_text(one, "extracted_content")
-            name = get_text(one, "file_name") or "pasted.txt"
+        for attachment in get_dicts(message, "attachments"):
+            text = get_text(attachment, "extracted_content")
+            name = get_text(attachment, "file_name") or "pasted.txt"
             seen.add(name)
             if not text:
                 yield attach_file(self.place, name, None)
@@ -212,12 +204,22 @@ class _ClaudeAI(JsonSource):
                 yield attach_text(f"{name}.txt", text)
             else:
                 yield attach_text(name, text)
-        for one in get_dicts(message, "files"):
-            name = get_text(one, "file_name")
-            file_id = get_text(one, "file_uuid", "uuid")
+        for file in get_dicts(message, "files"):
+            name = get_text(file, "file_name")
+            file_id = get_text(file, "file_uuid", "uuid")
             if name not in seen and (name or file_id):
                 seen.add(name)
                 yield attach_file(self.place, name or file_id, self._files.get(file_id))
+
+
+def _read_call(block: dict[str, Any], substitute_id: str) -> ToolCall:
+    # Older exports have calls without ids.
+    call_id = get_text(block, "id") or substitute_id
+    name = get_text(block, "name") or "unknown"
+    arguments = block.get("input")
+    if arguments is None:
+        arguments = {}
+    return ToolCall(call_id, name, to_json(arguments))
 
 
 def _read_thinking(block: dict[str, Any]) -> Iterator[Reasoning]:

@@ -1,7 +1,7 @@
 """Sessions of Claude Code: a .jsonl file, the folder of a project, or the folder `~/.claude`.
 
-A session is a file of lines. A line of a message names its parent, so a rewind leaves a fork. A message of the model is
-spread over several lines with the same message id. Sub-agents have files of their own, or lines marked as a sidechain.
+A session is a file of lines. The line of a message names the parent, so a rewind leaves a fork. A message of the model
+consists of several lines with the same message id. Sub-agents have separate files, or lines marked as a sidechain.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _META_BYTES_MAX: Final = 64 * 1024
 _TITLE_CHARS: Final = 80
 _MESSAGES: Final = frozenset({"user", "assistant", "system"})
 _TITLES: Final = {
-    "custom-title": "customTitle",
-    "agent-name": "agentName",
-    "ai-title": "aiTitle",
+    "custom-title": "custom_title",
+    "agent-name": "agent_name",
+    "ai-title": "ai_title",
 }
-"""The types of lines with a title, the best first, and the field of the title."""
+"""The types of lines with a title, the most important first, and the field of the title."""
 _BOOKKEEPING: Final = frozenset(
     {"agent-color", "agent-setting", "attachment", "attribution-snapshot", "content-replacement", "file-history-snapshot",
      "last-prompt", "mode", "permission-mode", "pr-link", "progress", "queue-operation", "speculation-accept", "summary",
@@ -69,11 +69,15 @@ _DENIED: Final = "The user doesn't want to proceed with this tool use."
 _FIRST_TIME: Final = re.compile(rb'"timestamp":\s*"([^"\\]{10,40})"')
 _SESSION: Final = re.compile(rb'"sessionId":\s*"([^"\\]{1,100})"')
 _AGENT: Final = re.compile(rb'"agentId":\s*"[^"\\]{1,100}"')
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FORKED: Final = re.compile(rb'"forkedFrom":\s*\{')
 
 
 class _Line(msgspec.Struct):
-    """The fields that are read. Any of them may have any type. The long field `toolUseResult` repeats the message."""
+    """The fields of a line for the import. A field may have any type.
+
+    The long field `toolUseResult` repeats the message, so the decoder skips the field.
+    """
 
     type: Any = None
     uuid: Any = None
@@ -104,17 +108,17 @@ _LINE: Final = msgspec.json.Decoder(_Line)
 
 
 class _File(NamedTuple):
-    """What the head of a file says."""
+    """The facts from the beginning of a file."""
 
     begin: int
     is_fork: bool
     name: str
     session: str
-    """The session to which the file of a sub-agent belongs. Empty for a session."""
+    """The parent session of a sub-agent's file. Empty for a session."""
 
 
 def open_source(place: Place) -> Source | None:
-    """Return the sessions of Claude Code, or `None` if this is something else."""
+    """Return the sessions of Claude Code, or `None` for files of another program."""
     names = _candidates(place)
     for name in names[:_SNIFFED_FILES_MAX]:
         if _is_session(place.head(name)):
@@ -131,30 +135,40 @@ def _candidates(place: Place) -> list[str]:
 
 
 def _is_session(head: bytes) -> bool:
-    *lines, rest = head.split(b"\n")
+    *lines, tail = head.split(b"\n")
     if not lines:
-        # The first line is longer than the head, or it is the only one.
-        lines = [rest]
-    for line in lines:
+        # The first line is longer than the head, or the only line.
+        lines = [tail]
+    for data in lines:
         try:
-            found = _LINE.decode(line)
+            line = _LINE.decode(data)
         except (ValueError, RecursionError):
-            if line is rest and (
-                line.startswith(b'{"parentUuid":') or _SESSION.search(line)
-            ):
-                return b'"isSidechain":' in line
+            if data is tail and _begins_session(data):
+                return True
             continue
-        if not isinstance(found.type, str):
-            continue
-        if found.type in _MESSAGES and found.uuid and found.session_id:
-            return True
-        if found.type == "summary" and found.leaf_uuid:
-            return True
-        if found.session_id and (found.type in _TITLES or found.type in _BOOKKEEPING):
-            return True
-        if found.type == "file-history-snapshot":
+        if _is_of_claude_code(line):
             return True
     return False
+
+
+def _begins_session(data: bytes) -> bool:
+    """Return whether an incomplete line is the beginning of a message."""
+    if b'"isSidechain":' not in data:
+        return False
+    return data.startswith(b'{"parentUuid":') or _SESSION.search(data) is not None
+
+
+def _is_of_claude_code(line: _Line) -> bool:
+    match line.type:
+        case "file-history-snapshot":
+            return True
+        case "summary" if line.leaf_uuid:
+            return True
+        case str() as kind if line.session_id:
+            is_message = kind in _MESSAGES and bool(line.uuid)
+            return is_message or kind in _TITLES or kind in _BOOKKEEPING
+        case _:
+            return False
 
 
 class _ClaudeCode:
@@ -166,13 +180,13 @@ class _ClaudeCode:
         self._place = place
         self._names = names
         self._summaries: dict[str, str] = {}
-        """Titles of older versions, by the id of the last message. They may be in the file of another session."""
+        """Titles of older versions, by the id of the last message. A title may be in the file of another session."""
         self._begun: dict[str, str] = {}
-        """The session that begins with a message, by the id of the message."""
+        """The name of a session, by the id of the first message."""
 
     def drafts(self) -> Iterator[Draft | Skipped]:
-        files = [found for name in self._names if (found := self._look(name))]
-        files.sort()
+        looks = [self._look(name) for name in self._names]
+        files = sorted(file for file in looks if file is not None)
         delegates: dict[str, list[_File]] = {}
         for file in files:
             if file.session:
@@ -204,17 +218,23 @@ class _ClaudeCode:
             return None
         if b'"summary"' in head:
             self._collect_summaries(head)
-        found = _FIRST_TIME.search(head)
-        begin = read_time(found[1].decode("ascii", "replace")) if found else None
+        begin = None
+        first_time = _FIRST_TIME.search(head)
+        if first_time is not None:
+            begin = read_time(first_time[1].decode("ascii", "replace"))
         is_fork = _FORKED.search(head) is not None
         return _File(begin or 0, is_fork, name, _owner(name, head))
 
     def _collect_summaries(self, head: bytes) -> None:
-        for line in head.split(b"\n"):
-            if b'"summary"' in line[:200] and (found := _decode(line)) is not None:
-                title, leaf = as_text(found.summary), as_text(found.leaf_uuid)
-                if found.type == "summary" and title and leaf:
-                    self._summaries[leaf] = title
+        for data in head.split(b"\n"):
+            if b'"summary"' not in data[:200]:
+                continue
+            line = _decode(data)
+            if line is None or line.type != "summary":
+                continue
+            title, leaf = as_text(line.summary), as_text(line.leaf_uuid)
+            if title and leaf:
+                self._summaries[leaf] = title
 
     def _read(self, file: _File) -> Iterator[Draft | Skipped]:
         stem = _stem(file.name)
@@ -235,15 +255,15 @@ class _ClaudeCode:
         yield from drafts
 
     def _describe(self, name: str) -> dict[str, Any]:
-        """Return what Claude Code wrote about a sub-agent."""
-        beside = f"{name.removesuffix('.jsonl')}.meta.json"
-        data = (
-            self._place.read(beside, _META_BYTES_MAX)
-            if self._place.has(beside)
-            else None
-        )
+        """Return the description of a sub-agent, or an empty object."""
+        meta = f"{name.removesuffix('.jsonl')}.meta.json"
+        if not self._place.has(meta):
+            return {}
+        data = self._place.read(meta, _META_BYTES_MAX)
+        if not data:
+            return {}
         try:
-            return as_dict(decode(data)) if data else {}
+            return as_dict(decode(data))
         except ValueError:
             return {}
 
@@ -253,27 +273,26 @@ def _stem(name: str) -> str:
 
 
 def _is_of_session(name: str) -> bool:
-    """Whether the file has the place of a session: its name is a UUID."""
-    return (
-        re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", _stem(name))
-        is not None
-    )
+    """Return whether the name of a file is a UUID, like the name of a session."""
+    return _UUID.fullmatch(_stem(name)) is not None
 
 
 def _id_of(stem: str, session: str) -> str:
-    # A copied session keeps the lines of the old one, so the name of the file is the id.
-    return session if session and not _is_of_session(f"{stem}.jsonl") else stem
+    # A copied session repeats the id of the original in every line, so the name of the file is the id.
+    if not session or _UUID.fullmatch(stem):
+        return stem
+    return session
 
 
 def _owner(name: str, head: bytes) -> str:
-    """Return the session of a sub-agent's file."""
+    """Return the parent session of a sub-agent's file, or an empty text for a session."""
     parts = PurePosixPath(name).parts
     if "subagents" in parts[1:-1]:
         return parts[parts.index("subagents", 1) - 1]
     if not _stem(name).startswith("agent-") or not _AGENT.search(head):
         return ""
-    found = _SESSION.search(head)
-    return found[1].decode("utf-8", "replace") if found else ""
+    session = _SESSION.search(head)
+    return session[1].decode("utf-8", "replace") if session else ""
 
 
 def _decode(data: bytes) -> _Line | None:
@@ -282,7 +301,7 @@ def _decode(data: bytes) -> _Line | None:
     except (ValueError, RecursionError):
         pass
     try:
-        # Lone surrogates are read only by the decoder of the standard library.
+        # Only the decoder of the standard library accepts lone surrogates.
         value = json.loads(data)
         return msgspec.convert(value, _Line) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
@@ -306,7 +325,7 @@ class _Message:
         self.extra: dict[str, Any] = {}
         self.blocks: set[int] = set()
         self.is_placed = False
-        """Whether the parent is the id of a message already, and not of a line."""
+        """Whether `parent` is the id of a message, and not of a line."""
 
 
 class _Session:
@@ -323,17 +342,17 @@ class _Session:
         self._message_of: dict[str, _Message] = {}
         """The message of a line."""
         self._joined: dict[str, _Message] = {}
-        """The message by the message id of the provider."""
+        """The message, by the message id of the provider."""
         self._messages: list[_Message] = []
         self._asked: dict[str, tuple[_Message, str]] = {}
-        """The message and the tool of a call."""
+        """The message and the tool of a call, by the id of the call."""
         self._answered: dict[str, _Message] = {}
-        """The last result of the calls of a message."""
+        """The last result of the calls of a message, by the id of the message."""
         self._results: set[str] = set()
         self._titles: dict[str, str] = {}
         self._boundary: dict[str, Any] = {}
         self._preserved: dict[str, str] = {}
-        """The summary that stands between a preserved message and the next one."""
+        """The summary between the last preserved message and the next message, by the line of the preserved message."""
         self._last = ""
         self._last_of_side = ""
         self._side: set[str] = set()
@@ -355,14 +374,10 @@ class _Session:
         self._lines += 1
         if not self.session_id:
             self.session_id = as_text(line.session_id)
-        if (field := _TITLES.get(line.type)) is not None:
-            title = {
-                "customTitle": line.custom_title,
-                "agentName": line.agent_name,
-                "aiTitle": line.ai_title,
-            }[field]
-            if as_text(title).strip():
-                self._titles[line.type] = title.strip()
+        if line.type in _TITLES:
+            title = as_text(getattr(line, _TITLES[line.type])).strip()
+            if title:
+                self._titles[line.type] = title
         elif line.type == "summary":
             if as_text(line.leaf_uuid) and as_text(line.summary):
                 self._summaries[line.leaf_uuid] = line.summary
@@ -383,11 +398,11 @@ class _Session:
         uuid = line.uuid
         above = as_text(line.parent_uuid) or as_text(line.logical_parent) or None
         is_side = line.is_sidechain is True
-        if above not in self._above and (
-            line.subtype == "compact_boundary" or line.is_summary is True
-        ):
-            # Older versions name no message, or one of another file. The path goes on.
-            above = (self._last_of_side if is_side else self._last) or None
+        is_compaction = line.subtype == "compact_boundary" or line.is_summary is True
+        if is_compaction and above not in self._above:
+            # Older versions name no parent, or a message of another file. The parent is the last message.
+            last = self._last_of_side if is_side else self._last
+            above = last or None
         self._above[uuid] = self._preserved.get(above, above) if above else None
         if uuid in self._summaries:
             self._old_title = self._summaries[uuid]
@@ -467,7 +482,8 @@ class _Session:
         message.pieces = pieces
         message.extra = keep(self._boundary, "trigger", "preTokens")
         segment = as_dict(self._boundary.get("preservedSegment"))
-        head, tail = get_text(segment, "headUuid"), get_text(segment, "tailUuid")
+        head = get_text(segment, "headUuid")
+        tail = get_text(segment, "tailUuid")
         if head in self._message_of:
             message.extra["kept_from"] = self._message_of[head].id
         if tail in self._above:
@@ -489,12 +505,11 @@ class _Session:
                 self._take(part, message.pieces, unknown)
         message.call = call
         _keep_unknown(message, unknown)
-        text = "".join(
-            piece.text for piece in message.pieces if isinstance(piece, Text)
-        )
-        message.outcome = _outcome(text, failed=block.get("is_error") is True)
+        texts = [piece.text for piece in message.pieces if isinstance(piece, Text)]
+        is_error = block.get("is_error") is True
+        message.outcome = _outcome("".join(texts), failed=is_error)
         if call in self._asked:
-            # Parallel calls: each result names the line of its call. They follow each other here.
+            # The results of parallel calls name the lines of their calls. Here, the results form a chain.
             asking, _ = self._asked[call]
             last = self._answered.get(asking.id)
             message.parent = last.id if last is not None else asking.id
@@ -509,18 +524,19 @@ class _Session:
         if line.is_error is True or content.get("model") == "<synthetic>":
             self.left_out["errors shown by the program"] += 1
             return
-        joined = get_text(content, "id")
-        message = self._joined.get(joined)
-        if message is None or message.sidechain is not (line.is_sidechain is True):
+        message_id = get_text(content, "id")
+        message = self._joined.get(message_id)
+        is_side = line.is_sidechain is True
+        if message is None or message.sidechain is not is_side:
             message = self._begin(line, "assistant")
-            if joined:
-                self._joined[joined] = message
+            if message_id:
+                self._joined[message_id] = message
         self._message_of[line.uuid] = message
         message.model = get_text(content, "model") or message.model
         message.finish = get_text(content, "stop_reason") or message.finish
         unknown: list[Any] = []
         for block in _blocks(content.get("content")):
-            # Some versions repeat the earlier blocks of a message in each line.
+            # Some versions repeat the earlier blocks of a message in every line.
             digest = hash(to_json(block))
             if digest not in message.blocks:
                 message.blocks.add(digest)
@@ -535,13 +551,14 @@ class _Session:
         elif kind in ("tool_use", "server_tool_use"):
             id_ = get_text(block, "id") or f"{message.id}:{len(message.pieces)}"
             name = get_text(block, "name") or "unknown"
-            message.pieces.append(ToolCall(id_, name, to_json(block.get("input", {}))))
+            arguments = to_json(block.get("input", {}))
+            message.pieces.append(ToolCall(id_, name, arguments))
             self._asked.setdefault(id_, (message, name))
         else:
             self._take(block, message.pieces, unknown)
 
     def _add_attachment(self, line: _Line) -> None:
-        """A prompt that was typed while the model worked is an attachment of the next request."""
+        """Add a prompt from the time of an answer. Claude Code stores such a prompt as an attachment of the next request."""
         attached = as_dict(line.attachment)
         if attached.get("type") in ("file", "directory"):
             self.left_out["files named in a message with @"] += 1
@@ -568,9 +585,8 @@ class _Session:
             if source.get("type") == "text":
                 pieces += text_parts(source["data"])
             else:
-                pieces.append(
-                    attach_base64(name, get_text(source, "media_type"), source["data"])
-                )
+                media_type = get_text(source, "media_type")
+                pieces.append(attach_base64(name, media_type, source["data"]))
         else:
             unknown.append(block)
             self.left_out[f"unknown content ({kind or 'no type':.40})"] += 1
@@ -578,14 +594,13 @@ class _Session:
     # -- drafts
 
     def drafts(self, id_: str, begun: dict[str, str]) -> Iterator[Draft]:
-        """Return the session, and the sub-agents with lines in its file."""
-        parent, relation = self._forked_from, "branch"
-        first = self._messages[0].id if self._messages else ""
-        # Older versions copied the lines of a session to continue it in a new file.
-        copied_from = begun.setdefault(first, id_) if first else id_
-        if not parent and copied_from != id_:
-            parent = copied_from
-        if parent in ("", id_):
+        """Yield the session, and the sub-agents with lines in the file of the session."""
+        # Older versions copied the lines of a session to a new file, and continued the session in the new file.
+        copied_from = id_
+        if self._messages:
+            copied_from = begun.setdefault(self._messages[0].id, id_)
+        parent, relation = self._forked_from or copied_from, "branch"
+        if parent == id_:
             parent, relation = "", ""
         main = [message for message in self._messages if not message.sidechain]
         if main:
@@ -601,27 +616,28 @@ class _Session:
     def delegate(
         self, parent: str, name: str, about: dict[str, Any]
     ) -> Iterator[Draft]:
-        """Return the sub-agent of a file."""
+        """Yield the sub-agent of a file."""
         if not self._messages:
             self.left_out["sessions without a message"] += 1
             return
+        id_ = f"{parent}/{name}"
         title = get_text(about, "description") or _first_line(self._messages)
-        kept = keep(about, "agentType", "toolUseId")
-        yield self._draft(
-            f"{parent}/{name}", self._messages, parent, "delegate", title, kept
-        )
+        extra = keep(about, "agentType", "toolUseId")
+        yield self._draft(id_, self._messages, parent, "delegate", title, extra)
 
     def _sidechains(self) -> dict[str, list[_Message]]:
-        """Return the messages of each sub-agent, by the id of its first line."""
+        """Return the messages of every sub-agent, by the id of the first line."""
         chains: dict[str, list[_Message]] = {}
         roots: dict[str, str] = {}
         for message in self._messages:
             if message.sidechain:
-                uuid = message.id.partition(":")[0]
-                chains.setdefault(self._root(uuid, roots), []).append(message)
+                uuid, _, _ = message.id.partition(":")
+                root = self._root(uuid, roots)
+                chains.setdefault(root, []).append(message)
         return chains
 
     def _root(self, uuid: str, roots: dict[str, str]) -> str:
+        """Return the first line of a sub-agent. `roots` has the results of earlier searches, by line."""
         path: list[str] = []
         seen: set[str] = set()
         while uuid not in roots and uuid not in seen:
@@ -649,20 +665,18 @@ class _Session:
         if shown is not None:
             last = self._follow(shown)
         nodes, current = arrange([[self._node(message)] for message in messages], last)
-        first = self._first
-        about = (
-            {"cwd": first.cwd, "gitBranch": first.git_branch, "version": first.version}
-            if first
-            else {}
-        )
+        about = {}
+        if self._first is not None:
+            about["cwd"] = self._first.cwd
+            about["gitBranch"] = self._first.git_branch
+            about["version"] = self._first.version
+        times = [message.at for message in messages if message.at is not None]
         return Draft(
             id=id_,
             nodes=nodes,
             current=current,
             title=title,
-            at=next(
-                (message.at for message in messages if message.at is not None), None
-            ),
+            at=times[0] if times else None,
             parent=parent or None,
             relation=relation,
             extra=keep(about, "cwd", "gitBranch", "version") | (extra or {}),
@@ -671,9 +685,11 @@ class _Session:
     def _node(self, message: _Message) -> Node:
         parent = message.parent
         if not message.is_placed:
-            found = self._nearest(parent)
-            parent = self._follow(found) if found is not None else parent
-        name = self._asked[message.call][1] if message.call in self._asked else ""
+            above = self._nearest(parent)
+            parent = parent if above is None else self._follow(above)
+        name = ""
+        if message.call in self._asked:
+            _, name = self._asked[message.call]
         return Node(
             id=message.id,
             parent=parent,
@@ -689,7 +705,7 @@ class _Session:
         )
 
     def _nearest(self, uuid: str | None) -> _Message | None:
-        """Return the message of a line, or of the first line above that has one."""
+        """Return the message of a line, or of the nearest line above with a message."""
         seen: set[str] = set()
         while uuid is not None and uuid not in seen:
             seen.add(uuid)
@@ -700,10 +716,11 @@ class _Session:
         return None
 
     def _follow(self, message: _Message) -> str:
-        """Return the message after which the path goes on: after calls, the last of their results."""
+        """Return the id of the message before the next message: after calls, the id of the last result."""
         if message.role == "tool" and message.call in self._asked:
-            message = self._asked[message.call][0]
-        return self._answered.get(message.id, message).id
+            message, _ = self._asked[message.call]
+        last = self._answered.get(message.id, message)
+        return last.id
 
     def _title(self, messages: list[_Message]) -> str:
         for kind in _TITLES:
@@ -735,17 +752,19 @@ def _first_line(messages: list[_Message]) -> str:
     for message in messages:
         if message.role == "user":
             for piece in message.pieces:
-                if isinstance(piece, Text) and piece.text.strip():
-                    return piece.text.strip().splitlines()[0][:_TITLE_CHARS]
+                text = piece.text.strip() if isinstance(piece, Text) else ""
+                if text:
+                    first, *_ = text.splitlines()
+                    return first[:_TITLE_CHARS]
     return ""
 
 
 def _is_scaffolding(text: str) -> bool:
-    """Whether the whole text consists of elements that the program wrote."""
+    """Return whether the whole text consists of elements of the program."""
     end = 0
-    while found := _SCAFFOLDING.match(text, end):
-        close = f"</{found[1]}>"
-        index = text.find(close, found.end())
+    while element := _SCAFFOLDING.match(text, end):
+        close = f"</{element[1]}>"
+        index = text.find(close, element.end())
         if index < 0:
             return False
         end = index + len(close)

@@ -1,8 +1,8 @@
 """The common shape of a conversation of another program.
 
-A module of a format reads its files and yields drafts; `events.py` turns a draft into events, and `storing.py` stores
-them. A draft is a tree of nodes, because most programs keep every version of a message. The path to `current` is the
-conversation as the other program showed it.
+The module of a format reads files and yields drafts; `events.py` turns a draft into events, and `storing.py` stores the
+events. A draft is a tree of nodes, because most programs keep every version of a message. The path to `current` is the
+conversation on the screen of the program.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Piece = Text | Reasoning | ToolCall | Attached
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A message, the result of a tool call, or a summary.
 
-    `tool` is the result of the call `call`: its text is in the parts, `name` is the name of the tool. `summary` replaces
-    all earlier messages of its path for the model (a compaction). A node without a role is only a link to its parent.
+    `tool` is the result of the call `call`: the text is in the parts, `name` is the name of the tool. `summary` replaces
+    the earlier messages of the path for the model (a compaction). A node without a role is only a link to the parent.
     """
 
     id: str
@@ -63,23 +63,23 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     at: int | None = None
     """Microseconds since 1970, if the source knows the time."""
     author: str = ""
-    """The name of the person, if several people write in the conversation."""
+    """The name of the person, in a conversation of several people."""
     model: str = ""
     finish: str = ""
     call: str = ""
     name: str = ""
     outcome: Outcome = "done"
     extra: dict[str, Any] = {}
-    """What has no other place. It is kept with the message. Only fields that stay the same in later exports."""
+    """Fields without an equivalent in Tenax, stored with the message. The fields must be the same in later exports."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation of another program."""
 
     id: str
-    """The id in the source. A second import finds the conversation by this id."""
+    """The id in the source. A second import finds the conversation by the id."""
     nodes: tuple[Node, ...]
-    """The messages, each version of a message after the earlier versions."""
+    """The messages. A version of a message comes after the earlier versions."""
     current: str | None = None
     """The id of the last message of the shown path. `None`: the last node."""
     title: str = ""
@@ -88,15 +88,15 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool = False
     pinned: bool = False
     parent: str | None = None
-    """The id of the conversation to which this one belongs."""
+    """The id of the parent conversation."""
     relation: Literal["", "branch", "delegate"] = ""
     """`branch`: begins with messages of the parent. `delegate`: a sub-agent of the parent."""
     extra: dict[str, Any] = {}
-    """What has no other place. It is kept with the conversation."""
+    """Fields without an equivalent in Tenax, stored with the conversation."""
 
 
 class Skipped(NamedTuple):
-    """A conversation that cannot be read, with the reason."""
+    """An unreadable conversation, with the reason."""
 
     id: str
     title: str
@@ -104,7 +104,7 @@ class Skipped(NamedTuple):
 
 
 class MemoryDraft(NamedTuple):
-    """A memory of another program: a line or a short paragraph. `id` is stable, so a second import finds it."""
+    """A memory: a line or a short paragraph. A second import finds the memory by the stable `id`."""
 
     id: str
     text: str
@@ -120,14 +120,14 @@ class SkillDraft(NamedTuple):
 
 
 class Source(Protocol):
-    """Files of another program that can be imported. The iterators read as they go, so memory stays flat."""
+    """Files of a program for an import. The iterators read conversation by conversation, so memory stays flat."""
 
     kind: str
-    """The name of the format, such as `chatgpt`. It is part of ids: it never changes."""
+    """The name of the format, such as `chatgpt`. The name is part of ids and never changes."""
     label: str
     """The name of the program for people, such as `ChatGPT`."""
     left_out: Counter[str]
-    """What was not taken, by description, such as `unknown content (video)`. Filled while drafts are read."""
+    """The number of skipped contents by description, such as `unknown content (video)`. `drafts()` counts."""
 
     def drafts(self) -> Iterator[Draft | Skipped]:
         """Yield the conversations, the oldest first if the source knows the order, parents before their branches."""

@@ -1,9 +1,10 @@
 """Turn a draft into events of a conversation.
 
-The versions of a message become undos with a further version, as if the messages had been edited here. So the events
-are in the order of the versions, and the path to the current message comes last. A branch that cannot be such a version
-becomes a conversation of its own (`split_branches`): a version needs a message of the person to begin with, and an undo
-does not reach back over a compaction.
+The versions of a message become undos with a further version, like edits in Tenax. So the events are in the order of
+the versions, and the path to the current message comes last. Two kinds of branches cannot be versions and become
+separate conversations (`split_branches`): a branch without a message of the person at the beginning, because a version
+begins with a message of the person, and a branch with a compaction, because an undo does not reach back over a
+compaction.
 """
 
 from __future__ import annotations
@@ -46,22 +47,22 @@ __all__ = [
 ]
 
 TEXT_CHARS_MAX: Final = 500_000
-"""A longer text of a message becomes a file, and the result of a tool is cut: an event has a largest size."""
+"""The largest text in an event. A longer text of a message becomes a file, and the result of a tool is cut."""
 _DEPTH_MAX: Final = 50
 _INT_MAX: Final = 2**63
 _EXTRA_BYTES_MAX: Final = 64 * 1024
 
 Seqs = Sequence[int]
-"""The seq of each earlier entry."""
+"""The seqs of the earlier entries."""
 PutFile = Callable[[Attached], Sequence[Part]]
-"""Stores a file and returns the parts of a message: the file, or a sentence if the file is missing."""
+"""Store a file and return the parts of a message: the file, or a sentence about the missing file."""
 
 
 class Entry(NamedTuple):
     """An event of an imported conversation. `make` needs the seqs of the earlier entries."""
 
     mark: tuple[str, ...]
-    """What identifies the event in a second import."""
+    """The kind, and the fields that identify the event in a second import."""
     at: int
     make: Callable[[Seqs], Event]
     run: str | None = None
@@ -85,18 +86,21 @@ class _Tree:
             for name, node in self.nodes.items()
             if node.role
         }
-        wanted = draft.current if draft.current in self.nodes else None
-        if wanted is not None and not self.nodes[wanted].role:
-            wanted = self._real_parent(wanted, parents)
+        current = draft.current if draft.current in self.nodes else None
+        if current is not None and not self.nodes[current].role:
+            current = self._real_parent(current, parents)
         self.nodes = {name: self.nodes[name] for name in self.parents}
         self._break_cycles()
         self.children: dict[str | None, list[str]] = defaultdict(list)
         for name, parent in self.parents.items():
             self.children[parent].append(name)
-        last = wanted or next(reversed(self.nodes), None)
+        last = current or next(reversed(self.nodes), None)
+        # The shown path ends at a leaf. The last version of a message is the newest version.
         while last is not None and self.children.get(last):
             last = self.children[last][-1]
-        self.shown = dict.fromkeys(self.path_to(last)) if last is not None else {}
+        self.shown: dict[str, None] = {}
+        if last is not None:
+            self.shown = dict.fromkeys(self.path_to(last))
 
     def _real_parent(self, name: str, parents: dict[str, str | None]) -> str | None:
         """Return the nearest ancestor with a role."""
@@ -110,97 +114,112 @@ class _Tree:
         return parent if parent in parents else None
 
     def _break_cycles(self) -> None:
-        fine: set[str] = set()
+        """Remove the parent of a node in every cycle."""
+        checked: set[str] = set()
         for name in self.parents:
-            trail: dict[str, None] = {}
-            at: str | None = name
-            while at is not None and at not in fine:
-                if at in trail:
-                    self.parents[at] = None
+            path: set[str] = set()
+            ancestor: str | None = name
+            while ancestor is not None and ancestor not in checked:
+                if ancestor in path:
+                    self.parents[ancestor] = None
                     break
-                trail[at] = None
-                at = self.parents[at]
-            fine.update(trail)
+                path.add(ancestor)
+                ancestor = self.parents[ancestor]
+            checked |= path
 
     def path_to(self, name: str) -> list[str]:
-        """Return the path from the root to a node, the node included."""
+        """Return the path from the root to a node, including the node."""
         path: list[str] = []
-        at: str | None = name
-        while at is not None:
-            path.append(at)
-            at = self.parents[at]
-        return path[::-1]
+        ancestor: str | None = name
+        while ancestor is not None:
+            path.append(ancestor)
+            ancestor = self.parents[ancestor]
+        path.reverse()
+        return path
 
     def subtree(self, name: str) -> Iterator[str]:
-        """Yield a node and all nodes below, parents first."""
+        """Yield a node and the nodes below, parents first."""
         stack = [name]
         while stack:
-            at = stack.pop()
-            yield at
-            stack.extend(reversed(self.children.get(at, [])))
+            current = stack.pop()
+            yield current
+            children = self.children.get(current, [])
+            stack.extend(reversed(children))
+
+    def has_summary(self, name: str) -> bool:
+        """Return whether a node or a node below is a summary."""
+        return any(self.nodes[below].role == "summary" for below in self.subtree(name))
+
+    def nodes_of(self, names: Sequence[str]) -> tuple[Node, ...]:
+        """Return nodes with their real parents."""
+        return tuple(
+            msgspec.structs.replace(self.nodes[name], parent=self.parents[name])
+            for name in names
+        )
 
     def in_order(self, parent: str | None) -> list[str]:
         """Return the children of a node. The child on the shown path is the last one."""
         return sorted(self.children.get(parent, []), key=self.shown.__contains__)
 
     def pivot(self, siblings: Sequence[str]) -> str | None:
-        """Return the message that gets a further version to show another sibling, or `None` if there is none."""
+        """Return the message of the person whose versions show the siblings, or `None` without such a message."""
         if all(self.nodes[name].role == "user" for name in siblings):
             return siblings[0]
-        at = self.parents[siblings[0]]
-        while at is not None and self.nodes[at].role not in {"user", "summary"}:
-            at = self.parents[at]
-        return at if at is not None and self.nodes[at].role == "user" else None
+        ancestor = self.parents[siblings[0]]
+        while ancestor is not None:
+            role = self.nodes[ancestor].role
+            if role == "user":
+                return ancestor
+            if role == "summary":
+                return None
+            ancestor = self.parents[ancestor]
+        return None
 
 
 def split_branches(draft: Draft) -> tuple[Draft, list[Draft]]:
-    """Return the draft without the branches that cannot be versions of a message, and those branches as drafts."""
+    """Return the draft with versions only, and the other branches as drafts."""
     tree = _Tree(draft)
     cut: list[str] = []
     stack: list[str | None] = [None]
     while stack:
         parent = stack.pop()
         siblings = tree.in_order(parent)
-        if len(siblings) > 1:
-            kept = siblings[-1]
-            has_pivot = tree.pivot(siblings) is not None
-            for name in siblings[:-1]:
-                if not has_pivot or any(
-                    tree.nodes[below].role == "summary" for below in tree.subtree(name)
-                ):
-                    cut.append(name)
-                else:
-                    stack.append(name)
-            stack.append(kept)
-        else:
+        if len(siblings) <= 1:
             stack.extend(siblings)
+            continue
+        has_pivot = tree.pivot(siblings) is not None
+        *earlier, last = siblings
+        for name in earlier:
+            if has_pivot and not tree.has_summary(name):
+                stack.append(name)
+            else:
+                cut.append(name)
+        stack.append(last)
     if not cut:
         return draft, []
-    gone = {below for name in cut for below in tree.subtree(name)}
-    left = tuple(node for name, node in tree.nodes.items() if name not in gone)
-    left = tuple(_under(node, tree.parents[node.id]) for node in left)
+    cut_names = {below for name in cut for below in tree.subtree(name)}
+    kept_names = [name for name in tree.nodes if name not in cut_names]
     shown = next(reversed(tree.shown), None)
-    rest = msgspec.structs.replace(draft, nodes=left, current=shown)
-    # A branch is split again: it may have such branches of its own.
+    main = msgspec.structs.replace(
+        draft, nodes=tree.nodes_of(kept_names), current=shown
+    )
+    # A branch may contain branches that cannot be versions either.
     branches: list[Draft] = []
     for name in cut:
-        branch, more = split_branches(_branch(draft, tree, name))
-        branches += (branch, *more)
-    return rest, branches
-
-
-def _under(node: Node, parent: str | None) -> Node:
-    return msgspec.structs.replace(node, parent=parent)
+        branch, nested = split_branches(_branch(draft, tree, name))
+        branches.append(branch)
+        branches += nested
+    return main, branches
 
 
 def _branch(draft: Draft, tree: _Tree, name: str) -> Draft:
-    above = tree.path_to(name)[:-1]
-    names = [*above, *tree.subtree(name)]
-    nodes = tuple(_under(tree.nodes[one], tree.parents[one]) for one in names)
+    """Return a branch as a conversation, with the messages above the branch."""
+    *ancestors, _ = tree.path_to(name)
+    names = [*ancestors, *tree.subtree(name)]
     return msgspec.structs.replace(
         draft,
         id=f"{draft.id}#{name}",
-        nodes=nodes,
+        nodes=tree.nodes_of(names),
         current=None,
         parent=draft.id,
         relation="branch",
@@ -214,9 +233,9 @@ def _branch(draft: Draft, tree: _Tree, name: str) -> Draft:
 def list_entries(
     draft: Draft, segment: str, put_file: PutFile, now: int, *, with_runs: bool = False
 ) -> list[Entry]:
-    """Return the events of a draft after `conversation.opened`. `segment` is the name of its first segment.
+    """Return the events of a draft after `conversation.opened`. `segment` is the name of the first segment.
 
-    `with_runs` adds the runs that memory providers and the review of the memory follow.
+    `with_runs` adds runs, because memory providers and the review of the memory follow runs.
     """
     return _Writer(draft, segment, put_file, now, with_runs=with_runs).write()
 
@@ -252,8 +271,8 @@ class _Writer:
 
         def push(parent: str | None) -> None:
             siblings = self._tree.in_order(parent)
-            for number, name in reversed(list(enumerate(siblings))):
-                stack.append((name, siblings[: number + 1]))
+            counts = range(len(siblings), 0, -1)
+            stack.extend((siblings[count - 1], siblings[:count]) for count in counts)
 
         push(None)
         while stack:
@@ -267,15 +286,14 @@ class _Writer:
         return self._entries
 
     def _switch(self, siblings: list[str]) -> None:
-        """Undo back to before the version of a message, so that another one can follow."""
+        """Undo back to before a version of a message, so that the next version can follow."""
         previous, name = siblings[-2:]
         tree = self._tree
-        pivot = previous
+        pivot = tree.pivot([previous, name])
+        assert pivot is not None
         again: list[str] = []
-        if not tree.nodes[name].role == tree.nodes[previous].role == "user":
-            found = tree.pivot([name, previous])
-            assert found is not None
-            pivot = found
+        if pivot != previous:
+            # The pivot is above the siblings. The messages from the pivot on are written again.
             path = tree.path_to(name)
             again = path[path.index(pivot) : -1]
         self._end_run()
@@ -369,15 +387,17 @@ class _Writer:
         if cut:
             files.append(Attached(f"{name or 'tool'}.txt", whole.encode))
         if files:
-            # The result itself holds only text, so its files follow under a call of their own.
+            # The result of a tool has only text, so the files follow under a separate call.
             names = ", ".join(make_storable(file.name) for file in files)
             listed = ToolResult(f"{call}#files", names, name)
-            self._put(
-                (MessageTool.kind, listed.call, names),
-                lambda _: MessageTool(
-                    [listed, *(part for file in files for part in self._put_file(file))]
-                ),
-            )
+
+            def make_files(_: Seqs) -> Event:
+                parts: list[Part] = [listed]
+                for file in files:
+                    parts += self._put_file(file)
+                return MessageTool(parts)
+
+            self._put((MessageTool.kind, listed.call, names), make_files)
 
     def _write_summary(self, node: Node) -> None:
         self._end_run()
@@ -386,15 +406,16 @@ class _Writer:
         covered = self._last_covered(node)
         parent = self._segment
         self._segments += 1
-        child = self._segment = f"{parent.partition('.')[0]}.{self._segments}"
-        self._put(
-            _mark_message(ContextSummarised.kind, node.id, node.parts),
-            lambda seqs: ContextSummarised(
-                [part for part in parts() if isinstance(part, Text)],
-                seqs[covered],
-                model=node.model or None,
-            ),
-        )
+        root, _, _ = parent.partition(".")
+        child = f"{root}.{self._segments}"
+        self._segment = child
+
+        def make_summary(seqs: Seqs) -> Event:
+            texts: list[Part] = [part for part in parts() if isinstance(part, Text)]
+            return ContextSummarised(texts, seqs[covered], model=node.model or None)
+
+        mark = _mark_message(ContextSummarised.kind, node.id, node.parts)
+        self._put(mark, make_summary)
         self._put(
             (ContextCompacted.kind,),
             lambda seqs: ContextCompacted(
@@ -403,7 +424,7 @@ class _Writer:
         )
 
     def _last_covered(self, node: Node) -> int:
-        """Return the last entry that the summary covers. `kept_from` names the first message that stays word for word."""
+        """Return the last entry that the summary replaces. `kept_from` names the first message after this entry."""
         last = len(self._entries) - 1
         kept = node.extra.get("kept_from")
         place = self._places.get(kept, 0) if isinstance(kept, str) else 0
@@ -415,7 +436,7 @@ class _Writer:
     # -- runs ------------------------------------------------------------------------------
 
     def _begin_run(self) -> None:
-        """Open a run for the last message of the person, if runs are wanted."""
+        """Open a run for the last message of the person."""
         if not self._with_runs or self._run is not None or not self._entries:
             return
         self._runs += 1
@@ -437,7 +458,14 @@ class _Writer:
 
     def _parts(self, node: Node) -> Callable[[], list[Part]]:
         """Return a function that stores the files of a message and returns the parts."""
-        return lambda: [part for piece in node.parts for part in self._part(piece)]
+
+        def make_parts() -> list[Part]:
+            parts: list[Part] = []
+            for piece in node.parts:
+                parts += self._part(piece)
+            return parts
+
+        return make_parts
 
     def _part(self, piece: Text | Reasoning | ToolCall | Attached) -> Sequence[Part]:
         match piece:
@@ -457,7 +485,7 @@ class _Writer:
 
 
 def _extra(name: str, extra: dict[str, Any]) -> dict[str, Any]:
-    """Return the extra fields of a message: the id in the source, and what has no other place."""
+    """Return the extra fields of a message: the id in the source, and fields without an equivalent in Tenax."""
     kept = clean(extra)
     if len(msgspec.json.encode(kept)) > _EXTRA_BYTES_MAX:
         kept = {}
@@ -465,7 +493,7 @@ def _extra(name: str, extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401  (JSON of any shape)
-    """Return JSON that can be stored: without invalid characters, too large numbers and endless nesting."""
+    """Return JSON for the store: without invalid characters, too large numbers and very deep nesting."""
     if isinstance(value, str):
         return make_storable(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -473,8 +501,10 @@ def clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401  (JSON of any shap
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if depth < _DEPTH_MAX and isinstance(value, dict):
-        items = value.items()
-        return {make_storable(str(key)): clean(item, depth + 1) for key, item in items}
+        cleaned = {}
+        for key, item in value.items():
+            cleaned[make_storable(str(key))] = clean(item, depth + 1)
+        return cleaned
     if depth < _DEPTH_MAX and isinstance(value, list | tuple):
         return [clean(item, depth + 1) for item in value]
     return value if isinstance(value, bool) else None
@@ -498,14 +528,16 @@ COMPARED: Final = frozenset(
 def _mark_message(
     kind: str, name: str, parts: Sequence[Part | Attached]
 ) -> tuple[str, ...]:
-    found: list[str] = []
+    """Return the mark of a message: the kind, the id in the source, the texts and the ids of the calls."""
+    contents: list[str] = []
     for part in parts:
         if isinstance(part, Text) and len(part.text) <= TEXT_CHARS_MAX:
-            found.append(make_storable(part.text))
+            contents.append(make_storable(part.text))
         elif isinstance(part, ToolCall):
-            found.append(make_storable(part.id))
+            contents.append(make_storable(part.id))
+    # A stored summary does not have the id in the source.
     name = "" if kind == ContextSummarised.kind else make_storable(name)
-    return kind, name, *found
+    return kind, name, *contents
 
 
 def mark_of(event: Event) -> tuple[str, ...]:

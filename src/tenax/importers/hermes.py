@@ -1,7 +1,7 @@
 """Conversations, memories and skills of Hermes Agent: its home folder, its `state.db`, or an export of sessions.
 
 A compaction either ends a session and starts a child session, or archives the rows of a session in place. Both copy the
-kept messages behind the summary. Here a chain of sessions is one conversation with each message once.
+kept messages behind the summary. Tenax imports a chain of sessions as a single conversation without the copies.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from tenax.importers.reading import (
     attach_data_url,
     decode,
     get_dict,
-    get_list,
+    get_dicts,
     get_text,
     keep,
     text_parts,
     to_json,
+    to_text,
 )
 from tenax.parts import Reasoning, Text, ToolCall
 
@@ -56,7 +57,7 @@ _MEMORY_BYTES_MAX: Final = 1024**2
 _URL_CHARS_MAX: Final = 500
 _COPY_US: Final = 2_000_000
 _OVERLAP_MAX: Final = 2000
-"""The number of copied messages that are looked for behind a summary."""
+"""The largest number of messages behind a summary for a comparison with earlier messages."""
 _SESSION_COLUMNS: Final = (
     "id", "parent_session_id", "end_reason", "started_at", "ended_at", "model", "model_config", "title", "source",
     "session_key", "archived", "pinned", "hidden", "display_name", "profile_name", "cwd", "git_branch", "chat_type",
@@ -66,14 +67,17 @@ _MESSAGE_COLUMNS: Final = (
     "finish_reason", "reasoning", "reasoning_content", "reasoning_details", "platform_message_id", "observed",
     "_compressed_summary", "active", "compacted", "display_kind",
 )  # fmt: skip
+_SESSION_COLUMNS_NEEDED: Final = frozenset({"id", "started_at", "source"})
+_MESSAGE_COLUMNS_NEEDED: Final = frozenset({"session_id", "role", "content"})
 _RESET_REASONS: Final = frozenset(
     {"session_reset", "session_switch", "idle", "daily", "suspended", "resume_pending_expired"}
 )  # fmt: skip
+_TEXT_KINDS: Final = frozenset({"", "text", "input_text", "output_text"})
 _JSON_CONTENT: Final = "\0json:"
 _SUMMARY: Final = re.compile(
     r"\[CONTEXT (?:COMPACTION[^\]\n]*\][^\n]*(?:\n|\Z)|SUMMARY\]:)\s*"
 )
-"""The beginning of a summary. The rest of its line is an instruction for the model."""
+"""The beginning of a summary, with the instruction for the model in the same line."""
 _SUMMARY_END: Final = re.compile(r"\s*--- END OF CONTEXT SUMMARY[^\n]*---\s*")
 _PRIOR: Final = "[PRIOR CONTEXT — for reference only; not a new message]"
 _PRIOR_END: Final = "[END OF PRIOR CONTEXT — COMPACTION SUMMARY BELOW]"
@@ -101,23 +105,32 @@ class _Segment(NamedTuple):
 
 
 def open_source(place: Place) -> Source | None:
-    """Return the conversations of Hermes Agent, or `None` if this is something else."""
-    found = [name for name in place.names() if PurePosixPath(name).name == "state.db"]
-    if place.path.is_file() and len(place.names()) == 1:
-        found = place.names()
-    found.sort(key=lambda name: name.count("/"))
-    for name in found:
-        if place.head(name).startswith(_SQLITE) and (copy := _open_copy(place, name)):
+    """Return the conversations of Hermes Agent, or `None` for files of another program."""
+    names = place.names()
+    databases = [name for name in names if PurePosixPath(name).name == "state.db"]
+    if place.path.is_file() and len(names) == 1:
+        databases = names
+    # The database of the main profile is nearest to the top.
+    databases = sorted(databases, key=_count_folders)
+    for name in databases:
+        if not place.head(name).startswith(_SQLITE):
+            continue
+        copy = _open_copy(place, name)
+        if copy is not None:
             return _Home(place, name, copy)
-    exports = [name for name in place.names() if name.endswith((".json", ".jsonl"))]
-    if len(place.names()) == 1:
-        exports = place.names()
-    names = [name for name in exports if _is_export(place.head(name))]
-    return _Export(place, names) if names else None
+    candidates = [name for name in names if name.endswith((".json", ".jsonl"))]
+    if len(names) == 1:
+        candidates = names
+    exports = [name for name in candidates if _is_export(place.head(name))]
+    return _Export(place, exports) if exports else None
+
+
+def _count_folders(name: str) -> int:
+    return name.count("/")
 
 
 class _Hermes:
-    """What the database and an export share."""
+    """The base class of the database and of an export."""
 
     kind = "hermes"
     label = "Hermes Agent"
@@ -134,13 +147,15 @@ class _Hermes:
         lineage = _Lineage({id_: segment.row for id_, segment in segments.items()})
         for root in lineage.roots():
             chain = [segments[id_] for id_ in lineage.chain(root)]
-            title = as_text(chain[0].row.get("title"))
+            conversation = _Conversation(self.left_out, chain)
+            parent, relation = lineage.owner(root)
             try:
-                yield _Conversation(self.left_out, chain).draft(
-                    root, *lineage.owner(root)
-                )
+                draft = conversation.draft(root, parent, relation)
             except (apsw.Error, ValueError, InvalidInput) as error:
+                title = get_text(chain[0].row, "title")
                 yield Skipped(root, title, f"its messages cannot be read ({error})")
+            else:
+                yield draft
 
     def memories(self) -> Iterator[MemoryDraft]:
         return iter(())
@@ -156,25 +171,22 @@ class _Hermes:
 
 
 def _open_copy(place: Place, name: str) -> _Copy | None:
-    """Return a copy of the database, or `None` if another program wrote it."""
+    """Return a copy of the database, or `None` for a database of another program."""
     copy = _Copy(place, name)
     try:
-        sessions, messages = copy.columns("sessions"), copy.columns("messages")
+        has_sessions = copy.columns("sessions") >= _SESSION_COLUMNS_NEEDED
+        has_messages = copy.columns("messages") >= _MESSAGE_COLUMNS_NEEDED
     except BaseException:
         copy.close()
         raise
-    if {"id", "started_at", "source"} <= sessions and {
-        "session_id",
-        "role",
-        "content",
-    } <= messages:
+    if has_sessions and has_messages:
         return copy
     copy.close()
     return None
 
 
 class _Copy:
-    """A private copy of a database. Hermes may go on writing to its own."""
+    """A private copy of a database, because Hermes may write to the original during the import."""
 
     def __init__(self, place: Place, name: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tenax-import-"))
@@ -190,7 +202,7 @@ class _Copy:
         except (apsw.Error, UnicodeDecodeError) as error:
             self.close()
             raise InvalidInput(
-                f"{place.path} is not a readable database: {error}.",
+                f"The database {place.path} cannot be read: {error}.",
                 hint="Run `sqlite3 state.db .recover`, or import an older copy.",
             ) from error
         except BaseException:
@@ -204,23 +216,28 @@ class _Copy:
             )
             return {str(name) for (name,) in rows}
         except (apsw.Error, UnicodeDecodeError) as error:
-            raise InvalidInput(f"The database cannot be read: {error}.") from error
+            raise InvalidInput(f"Cannot read the database: {error}.") from error
 
     def rows(
-        self, table: str, wanted: Iterable[str], rest: str, bindings: tuple[Any, ...]
+        self,
+        table: str,
+        columns: Iterable[str],
+        clauses: str,
+        bindings: tuple[Any, ...],
     ) -> Iterator[_Row]:
-        """Yield rows with the wanted columns that this version of Hermes has."""
+        """Yield rows of a table, without columns unknown to the version of Hermes.
+
+        `clauses` follow the name of the table in the query. Binary values become text.
+        """
         if table not in self._columns:
             self._columns[table] = self.columns(table)
-        names = [name for name in wanted if name in self._columns[table]]
-        listed = ", ".join(f'"{name}"' for name in names)
-        for values in self.connection.execute(
-            f"select {listed} from {table} {rest}",  # noqa: S608  (our own names)
-            bindings,
-        ):
-            if any(type(value) is bytes for value in values):
-                values = [_to_text(value) for value in values]  # noqa: PLW2901
-            yield dict(zip(names, values, strict=True))
+        known = self._columns[table]
+        names = [name for name in columns if name in known]
+        quoted = ", ".join(f'"{name}"' for name in names)
+        query = f"select {quoted} from {table} {clauses}"  # noqa: S608  (our own names)
+        for values in self.connection.execute(query, bindings):
+            texts = [_to_text(value) for value in values]
+            yield dict(zip(names, texts, strict=True))
 
     def close(self) -> None:
         connection: apsw.Connection | None = getattr(self, "connection", None)
@@ -230,33 +247,39 @@ class _Copy:
 
     def _copy(self, place: Place, name: str) -> None:
         source = place.file(name)
-        log = source.with_name(f"{source.name}-wal")
-        if place.has(f"{name}-wal"):
-            log = place.file(f"{name}-wal")
+        log_name = f"{name}-wal"
+        if place.has(log_name):
+            log = place.file(log_name)
+        else:
+            log = source.with_name(f"{source.name}-wal")
         try:
             for _ in range(_COPIES_MAX):
-                before = _state(source), _state(log)
+                source_state = _state(source)
+                log_state = _state(log)
                 shutil.copyfile(source, self._folder / "state.db")
-                if before[1] is not None:
+                if log_state is not None:
                     shutil.copyfile(log, self._folder / "state.db-wal")
-                if before == (_state(source), _state(log)):
+                # After a write in the meantime, the two copies do not fit together.
+                if source_state == _state(source) and log_state == _state(log):
                     return
         except FileNotFoundError as error:
             raise InvalidInput(
-                f"{error.filename} was deleted while it was copied.", hint="Try again."
+                f"Cannot copy {error.filename}: another program deleted the file.",
+                hint="Import again.",
             ) from error
         except OSError as error:
             raise StoreFull(
-                f"{place.path} cannot be copied: {error.strerror}.",
+                f"Cannot copy {place.path}: {error.strerror}.",
                 hint="Free some disk space, or set TMPDIR to a folder on another disk.",
             ) from error
         raise InvalidInput(
-            f"{place.path} changes all the time.",
+            f"Cannot copy {place.path}: another program changed the file during each of {_COPIES_MAX} attempts.",
             hint="Stop Hermes Agent, and import again.",
         )
 
 
 def _state(path: Path) -> tuple[int, int] | None:
+    """Return the size and the time of the last change, or `None` for a missing file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -265,21 +288,21 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 
 class _Home(_Hermes):
-    """The database, and the files beside it."""
+    """The home folder: the database, the memories and the skills."""
 
     def __init__(self, place: Place, name: str, copy: _Copy) -> None:
         super().__init__(place)
         self._copy = copy
-        self._root = name[: name.rfind("/") + 1]
+        folder, slash, _ = name.rpartition("/")
+        self._root = f"{folder}{slash}"
         self._unpacked: Path | None = None
         for file, description in _NOT_READ.items():
             if place.has(f"{self._root}{file}"):
                 self.left_out[f"{description} ({file})"] = 1
-        for other in place.names("/state.db"):
-            profile = other.removeprefix(f"{self._root}profiles/").removesuffix(
-                "/state.db"
-            )
-            if f"{self._root}profiles/{profile}/state.db" == other:
+        profiles = f"{self._root}profiles/"
+        for database in place.names("/state.db"):
+            profile = database.removeprefix(profiles).removesuffix("/state.db")
+            if database == f"{profiles}{profile}/state.db":
                 self.left_out[f"profile {profile} (import its folder separately)"] = 1
 
     def segments(self) -> dict[str, _Segment]:
@@ -288,10 +311,11 @@ class _Home(_Hermes):
             for row in self._copy.rows("sessions", _SESSION_COLUMNS, "", ()):
                 id_ = get_text(row, "id")
                 if id_:
-                    segments[id_] = _Segment(_slim(row), partial(self.messages, id_))
+                    read_messages = partial(self.messages, id_)
+                    segments[id_] = _Segment(_slim(row), read_messages)
         except (apsw.Error, UnicodeDecodeError) as error:
             raise InvalidInput(
-                f"The list of sessions cannot be read: {error}.",
+                f"Cannot read the list of sessions: {error}.",
                 hint="Run `sqlite3 state.db .recover`, or import an older copy.",
             ) from error
         return segments
@@ -311,49 +335,48 @@ class _Home(_Hermes):
             if data is None:
                 self.left_out[f"unreadable memories ({name})"] = 1
                 continue
+            about: Literal["profile", "note"] = "note"
+            if name == "USER.md":
+                about = "profile"
             for entry in _ENTRY_END.split(data.decode("utf-8", "replace")):
                 text = entry.strip()
                 if text and text not in seen:
                     seen.add(text)
-                    name_of_text = hashlib.sha256(text.encode()).hexdigest()
-                    about: Literal["profile", "note"] = (
-                        "profile" if name == "USER.md" else "note"
-                    )
-                    yield MemoryDraft(name_of_text, text, about)
+                    digest = hashlib.sha256(text.encode()).hexdigest()
+                    yield MemoryDraft(digest, text, about)
 
     def skills(self) -> Iterator[SkillDraft]:
+        skills = f"{self._root}skills/"
         for name in self._place.names("/SKILL.md"):
-            inside = name.removeprefix(f"{self._root}skills/")
-            parts = PurePosixPath(inside).parts
-            # Hidden folders have archived skills, and skills that wait for a review.
-            if f"{self._root}skills/{inside}" != name or any(
-                part.startswith(".") for part in parts
-            ):
+            if not name.startswith(skills):
+                continue
+            # Hidden folders contain archived skills, and skills before their review.
+            parts = PurePosixPath(name.removeprefix(skills)).parts
+            if any(part.startswith(".") for part in parts):
                 continue
             folder = PurePosixPath(name).parent
             yield SkillDraft(folder.name, self._folder_of(f"{folder}/"))
 
     def _folder_of(self, folder: str) -> Path:
+        """Return the path of a folder. The files of a zip file are unpacked to a temporary folder."""
         if self._place.path.is_dir():
             return self._place.path / folder
         if self._unpacked is None:
             self._unpacked = Path(tempfile.mkdtemp(prefix="tenax-import-"))
         target = Path(tempfile.mkdtemp(dir=self._unpacked)) / PurePosixPath(folder).name
         for name in self._place.names():
-            inside = PurePosixPath(name.removeprefix(folder))
-            if (
-                name.startswith(folder)
-                and not inside.is_absolute()
-                and ".." not in inside.parts
-            ):
-                path = target / inside
-                try:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(self._place.file(name), path)
-                except (OSError, ValueError) as error:
-                    raise InvalidInput(
-                        f"{name!r:.100} cannot be unpacked: {error}."
-                    ) from error
+            if not name.startswith(folder):
+                continue
+            # A name in a zip file may point outside the target.
+            relative = PurePosixPath(name.removeprefix(folder))
+            if relative.is_absolute() or ".." in relative.parts:
+                continue
+            path = target / relative
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(self._place.file(name), path)
+            except (OSError, ValueError) as error:
+                raise InvalidInput(f"Cannot unpack {name!r:.100}: {error}.") from error
         return target
 
     def close(self) -> None:
@@ -390,73 +413,73 @@ class _Export(_Hermes):
         self._broken = []
         for name in self._names:
             for number, item in enumerate(_items(self._place.file(name)), 1):
+                id_ = f"{name}#{number}"
                 try:
                     value = as_dict(decode(item))
-                    parts = self._parts(value, item)
                 except ValueError as error:
-                    self._broken.append(Skipped(f"{name}#{number}", "", str(error)))
+                    self._broken.append(Skipped(id_, "", str(error)))
                     continue
-                if not parts:
-                    self._broken.append(
-                        Skipped(f"{name}#{number}", "", "it is not a session")
-                    )
-                segments |= parts
+                sessions = self._sessions(value, item)
+                if not sessions:
+                    self._broken.append(Skipped(id_, "", "it is not a session"))
+                segments |= sessions
         return segments
 
-    def _parts(self, value: _Row, item: msgspec.Raw) -> dict[str, _Segment]:
-        """Return the sessions of an item: of a lineage, each of its segments."""
-        if get_list(value, "segments"):
-            found = {}
-            for number, part in enumerate(value["segments"]):
-                if id_ := get_text(as_dict(part), "id"):
-                    found[id_] = _Segment(_slim(part), partial(_exported, item, number))
-            return found
-        id_ = get_text(value, "id")
-        return (
-            {id_: _Segment(_slim(value), partial(_exported, item, None))} if id_ else {}
-        )
+    def _sessions(self, value: _Row, item: msgspec.Raw) -> dict[str, _Segment]:
+        """Return the session of an item, or the sessions of a lineage."""
+        rows: list[tuple[int | None, _Row]] = [(None, value)]
+        lineage = get_dicts(value, "segments")
+        if lineage:
+            rows = list(enumerate(lineage))
+        sessions = {}
+        for number, row in rows:
+            id_ = get_text(row, "id")
+            if id_:
+                read_messages = partial(_exported, item, number)
+                sessions[id_] = _Segment(_slim(row), read_messages)
+        return sessions
 
 
 def _items(path: Path) -> Iterator[msgspec.Raw]:
     try:
         with path.open("rb") as file:
-            begin = file.read(1024)
+            head = file.read(1024)
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
-    # A lonely brace begins a session that is spread over several lines.
-    is_lines = re.match(rb"\s*\{[^\S\n]*\S", begin) is not None
+        raise InvalidInput(f"Cannot read {path}: {error.strerror}.") from error
+    # A brace alone in its line begins a session of several lines.
+    is_lines = re.match(rb"\s*\{[^\S\n]*\S", head) is not None
     yield from read_rows(path) if is_lines else read_items(path)
 
 
 def _exported(item: msgspec.Raw, segment: int | None) -> list[_Row]:
-    """Return the messages of an exported session. They are decoded when they are needed."""
+    """Decode the messages of an exported session."""
     value = as_dict(decode(item))
     if segment is not None:
-        value = as_dict(get_list(value, "segments")[segment])
-    return [as_dict(row) for row in get_list(value, "messages")]
+        value = get_dicts(value, "segments")[segment]
+    return get_dicts(value, "messages")
 
 
 # -- the chains of sessions --------------------------------------------------------------
 
 
 def _slim(row: _Row) -> _Row:
-    """Keep what the chains need, without the long fields."""
-    config = row.get("model_config")
-    if isinstance(config, str | bytes):
-        try:
-            config = decode(
-                config.encode("utf-8", "replace") if isinstance(config, str) else config
-            )
-        except ValueError:
-            config = None
-    slim = {
-        name: _to_text(row.get(name))
-        for name in _SESSION_COLUMNS
-        if name != "model_config"
-    }
+    """Return the columns of a session and the marks of its lineage, without the long `model_config`."""
+    slim = {name: row.get(name) for name in _SESSION_COLUMNS if name != "model_config"}
+    config = as_dict(_decode_column(row, "model_config"))
     for marker in ("_branched_from", "_delegate_from", "_reset_from"):
-        slim[marker] = get_text(as_dict(config), marker)
+        slim[marker] = get_text(config, marker)
     return slim
+
+
+def _decode_column(row: _Row, name: str) -> object:
+    """Return the value of a column with JSON, or `None` for damaged JSON. An export may have the value itself."""
+    value = row.get(name)
+    if not isinstance(value, str) or not value:
+        return value
+    try:
+        return decode(value.encode("utf-8", "surrogatepass"))
+    except ValueError:
+        return None
 
 
 def _to_text(value: object) -> object:
@@ -464,7 +487,7 @@ def _to_text(value: object) -> object:
 
 
 class _Lineage:
-    """Which sessions continue each other, and which belong to another one."""
+    """The chains of sessions, and the branches and sub-agents of each chain."""
 
     def __init__(self, rows: dict[str, _Row]) -> None:
         self._rows = rows
@@ -474,7 +497,8 @@ class _Lineage:
             if parent in rows and self._continues(row, parent):
                 children.setdefault(parent, []).append(id_)
         self._next = {
-            parent: max(found, key=self._rank) for parent, found in children.items()
+            parent: max(continuations, key=self._rank)
+            for parent, continuations in children.items()
         }
         self._root: dict[str, str] = {}
         continued = set(self._next.values())
@@ -482,7 +506,7 @@ class _Lineage:
             if id_ not in continued:
                 self._follow(id_)
         for id_ in rows:
-            # A chain without a beginning is a cycle. It begins anywhere.
+            # A chain without a beginning is a cycle. Any session may be the first.
             if id_ not in self._root:
                 self._follow(id_)
 
@@ -504,14 +528,16 @@ class _Lineage:
 
     def _rank(self, id_: str) -> tuple[int, int, str]:
         row = self._rows[id_]
-        kind = (
-            2
-            if row["end_reason"] == "compression"
-            else 1
-            if row["ended_at"] is None
-            else 0
-        )
-        return kind, read_time(row["started_at"]) or 0, id_
+        # A continued session comes before an open session, and before an ended session.
+        priority = 0
+        if row["end_reason"] == "compression":
+            priority = 2
+        elif row["ended_at"] is None:
+            priority = 1
+        return priority, self._start(id_), id_
+
+    def _start(self, id_: str) -> int:
+        return read_time(self._rows[id_]["started_at"]) or 0
 
     def chain(self, root: str) -> list[str]:
         chain: list[str] = []
@@ -524,50 +550,49 @@ class _Lineage:
         return chain
 
     def owner(self, root: str) -> tuple[str | None, Any]:
-        """Return the conversation to which one belongs, and how."""
+        """Return the parent conversation of a branch or of a sub-agent, and the relation."""
         row = self._rows[root]
-        branched, delegated = row["_branched_from"], row["_delegate_from"]
-        above = as_text(row["parent_session_id"])
-        if branched or delegated:
-            relation = "branch" if branched else "delegate"
-            owner = branched or delegated
+        parent = get_text(row, "parent_session_id")
+        if row["_branched_from"]:
+            owner, relation = row["_branched_from"], "branch"
+        elif row["_delegate_from"]:
+            owner, relation = row["_delegate_from"], "delegate"
         elif (
-            above not in self._rows or row["_reset_from"] or self._is_reset(row, above)
+            parent not in self._rows
+            or row["_reset_from"]
+            or self._is_reset(row, parent)
         ):
             return None, ""
         else:
-            owner = above
-            relation = self._old_relation(above)
+            owner, relation = parent, self._old_relation(parent)
         owner = self._root.get(owner, owner)
         return (owner, relation) if owner != root else (None, "")
 
     def _is_reset(self, row: _Row, above: str) -> bool:
         parent = self._rows[above]
-        key = as_text(row["session_key"])
-        return (
-            as_text(parent["end_reason"]) in _RESET_REASONS
-            and key != ""
-            and key == parent["session_key"]
-        )
+        key = get_text(row, "session_key")
+        if not key or key != parent["session_key"]:
+            return False
+        return get_text(parent, "end_reason") in _RESET_REASONS
 
     def _old_relation(self, above: str) -> str:
-        """Older versions have no marks: a branch ends its parent as `branched`, and all other children are sub-agents."""
+        """Return the relation to a parent without marks, in older versions.
+
+        A branch ends the parent with the reason `branched`. The other children are sub-agents.
+        """
         reason = self._rows[above]["end_reason"]
         return "branch" if reason in ("branched", "compression") else "delegate"
 
     def roots(self) -> list[str]:
-        """Return the first session of each chain, the oldest first, parents before the others."""
-        found = sorted(
-            set(self._root.values()),
-            key=lambda id_: (read_time(self._rows[id_]["started_at"]) or 0, id_),
-        )
+        """Return the first session of every chain, the oldest first, but parents before their children."""
+        starts = sorted((self._start(id_), id_) for id_ in set(self._root.values()))
         ordered: dict[str, None] = {}
-        for root in found:
+        for _, root in starts:
             path = []
             id_: str | None = root
             while id_ in self._rows and id_ not in ordered and id_ not in path:
                 path.append(id_)
-                id_ = self.owner(id_)[0]
+                id_, _ = self.owner(id_)
             ordered.update(dict.fromkeys(reversed(path)))
         return list(ordered)
 
@@ -580,7 +605,7 @@ class _Entry(NamedTuple):
 
     id: str
     key: tuple[Any, ...]
-    """What a copy of the message has, too."""
+    """The fields in common with a copy of the message."""
 
 
 class _Conversation:
@@ -602,6 +627,17 @@ class _Conversation:
             self._read(segment, is_child=number > 0)
         first, last = self._chain[0].row, self._chain[-1].row
         nodes, _ = arrange([node] for node in self._nodes)
+        extra = keep(
+            first,
+            "source",
+            "chat_type",
+            "display_name",
+            "profile_name",
+            "cwd",
+            "git_branch",
+        )
+        if first["_reset_from"]:
+            extra["reset_from"] = first["_reset_from"]
         return Draft(
             id=root,
             nodes=nodes,
@@ -611,37 +647,31 @@ class _Conversation:
             pinned=bool(last["pinned"]),
             parent=parent,
             relation=relation,
-            extra=keep(
-                first,
-                "source",
-                "chat_type",
-                "display_name",
-                "profile_name",
-                "cwd",
-                "git_branch",
-            )
-            | ({"reset_from": first["_reset_from"]} if first["_reset_from"] else {}),
+            extra=extra,
         )
 
     def _title(self) -> str:
-        titles = [as_text(segment.row["title"]).strip() for segment in self._chain]
+        titles = [get_text(segment.row, "title").strip() for segment in self._chain]
         titles = [title for title in titles if title]
         if not titles:
             return ""
+        first, last = titles[0], titles[-1]
         # Hermes numbers the titles of the sessions of a chain.
-        same = re.fullmatch(re.escape(titles[0]) + r" #\d+", titles[-1])
-        return titles[0] if same else titles[-1]
+        is_numbered = re.fullmatch(re.escape(first) + r" #\d+", last) is not None
+        return first if is_numbered else last
 
     def _read(self, segment: _Segment, *, is_child: bool) -> None:
         rows = [row for row in segment.messages() if self._is_shown(row)]
-        model = as_text(segment.row["model"])
+        model = get_text(segment.row, "model")
         overlap = 0
         # Rows before the next summary may be copies of the first messages.
         began = len(self._nodes)
         for index, row in enumerate(rows):
             pieces = self._pieces(row)
-            text = "".join(piece.text for piece in pieces if isinstance(piece, Text))
+            texts = [piece.text for piece in pieces if isinstance(piece, Text)]
+            text = "".join(texts)
             if self._is_summary(row, text):
+                # In a child session, copies may have any time.
                 at = None if is_child else read_time(row.get("timestamp"))
                 self._drop_copies_of_beginning(began, at)
                 is_child = False
@@ -664,7 +694,8 @@ class _Conversation:
             self._exact[exact] = self._nodes[-1].id
 
     def _is_shown(self, row: _Row) -> bool:
-        if "active" in row and not row["active"] and not row.get("compacted"):
+        is_active = bool(row.get("active", True))
+        if not is_active and not row.get("compacted"):
             self._left_out["undone messages"] += 1
             return False
         return row.get("role") != "session_meta"
@@ -686,158 +717,170 @@ class _Conversation:
         return False
 
     def _add(self, row: _Row, pieces: list[Piece], model: str) -> None:
-        role: Any = row["role"]
-        if role == "assistant":
+        extra = keep(
+            row,
+            "platform_message_id",
+            "observed",
+            "effect_disposition",
+            "display_kind",
+        )
+        if row["role"] == "assistant":
+            reasoning = self._reasoning(row)
             calls = self._calls(row)
-            pieces = [*self._reasoning(row), *pieces, *calls]
+            self._append(
+                row,
+                "assistant",
+                [*reasoning, *pieces, *calls],
+                model=model,
+                finish=get_text(row, "finish_reason"),
+                extra=extra,
+            )
+        elif row["role"] == "tool":
+            self._append(
+                row,
+                "tool",
+                pieces,
+                call=get_text(row, "tool_call_id"),
+                name=get_text(row, "tool_name"),
+                extra=extra,
+            )
+        else:
+            self._append(row, row["role"], pieces, extra=extra)
+
+    def _append(
+        self,
+        row: _Row,
+        role: Any,  # noqa: ANN401  (Role)
+        pieces: Iterable[Piece],
+        part: str = "",
+        **fields: Any,  # noqa: ANN401  (other fields of Node)
+    ) -> None:
+        """Append a node behind the last node. `part` distinguishes several nodes of a row."""
+        parent = self._nodes[-1].id if self._nodes else None
         node = Node(
-            id=self._id_of(row),
-            parent=self._nodes[-1].id if self._nodes else None,
+            id=self._make_unique(f"{_id_of(row)}{part}"),
+            parent=parent,
             role=role,
             parts=tuple(pieces),
             at=read_time(row.get("timestamp")),
-            model=model if role == "assistant" else "",
-            finish=get_text(row, "finish_reason") if role == "assistant" else "",
-            call=get_text(row, "tool_call_id") if role == "tool" else "",
-            name=get_text(row, "tool_name") if role == "tool" else "",
-            extra=keep(
-                row,
-                "platform_message_id",
-                "observed",
-                "effect_disposition",
-                "display_kind",
-            ),
+            **fields,
         )
         self._nodes.append(node)
 
-    def _id_of(self, row: _Row, part: str = "") -> str:
-        """Return the id of a row. A repeated id gets a number, so that the rows stay a path."""
-        id_ = f"{_id_of(row)}{part}"
+    def _make_unique(self, id_: str) -> str:
+        """Return the id. A repeated id gets a number, so that the rows stay a path."""
         self._ids[id_] += 1
-        return id_ if self._ids[id_] == 1 else f"{id_}#{self._ids[id_]}"
+        number = self._ids[id_]
+        return id_ if number == 1 else f"{id_}#{number}"
 
     # -- compactions
 
     def _is_summary(self, row: _Row, text: str) -> bool:
         if row.get("role") not in ("user", "assistant", "system"):
             return False
-        _, _, merged = text.partition(_PRIOR_END)
-        return bool(row.get("_compressed_summary")) or any(
-            _SUMMARY.match(part.lstrip()) for part in (text, merged)
-        )
+        if row.get("_compressed_summary"):
+            return True
+        # Hermes may join a summary with the message before the summary.
+        _, _, joined = text.partition(_PRIOR_END)
+        candidates = (text.lstrip(), joined.lstrip())
+        return any(_SUMMARY.match(candidate) for candidate in candidates)
 
     def _add_summary(
         self, row: _Row, pieces: list[Piece], text: str, after: list[_Row]
     ) -> int:
-        """Append a summary, and return how many of the rows after it are copies."""
+        """Append a summary, and return the number of copied rows directly after the summary."""
         before, mark, summary = text.partition(_PRIOR_END)
         if not mark:
             before, summary = "", text
         summary = summary.lstrip()
         begin = _SUMMARY.match(summary)
         end = _SUMMARY_END.search(summary)
-        rest = summary[end.end() :] if end else ""
-        summary = summary[: end.start()] if end else summary
+        behind = ""
+        if end is not None:
+            behind = summary[end.end() :]
+            summary = summary[: end.start()]
         if begin is not None:
             summary = summary[begin.end() :] or summary
         self._add_part(row, before.strip().removeprefix(_PRIOR).strip(), "prior")
         count = self._count_copies(after)
-        kept_from = self._path[-count].id if count else None
+        extra = {}
+        if count:
+            extra["kept_from"] = self._path[-count].id
         files = [piece for piece in pieces if isinstance(piece, Attached)]
-        self._nodes.append(
-            Node(
-                id=self._id_of(row),
-                parent=self._nodes[-1].id if self._nodes else None,
-                role="summary",
-                parts=(*text_parts(summary.strip()), *files),
-                at=read_time(row.get("timestamp")),
-                extra={"kept_from": kept_from} if kept_from else {},
-            )
-        )
+        parts: list[Piece] = [*text_parts(summary.strip()), *files]
+        self._append(row, "summary", parts, extra=extra)
         if row.get("role") == "user":
-            self._add_part(row, rest.strip(), "rest")
+            self._add_part(row, behind.strip(), "rest")
         return count
 
     def _add_part(self, row: _Row, text: str, name: str) -> None:
-        """Append a message that Hermes joined with the summary, unless it is a copy."""
-        key = self._key({"role": row.get("role"), "content": text})
-        if not text or any(str(entry.key[1]).strip() == text for entry in self._path):
+        """Append a message that Hermes joined with the summary. A copy of an earlier message is skipped."""
+        is_copy = any(str(entry.key[1]).strip() == text for entry in self._path)
+        if not text or is_copy:
             return
-        node = Node(
-            id=self._id_of(row, f":{name}"),
-            parent=self._nodes[-1].id if self._nodes else None,
-            role=row["role"],
-            parts=(Text(text),),
-            at=read_time(row.get("timestamp")),
-        )
-        self._nodes.append(node)
-        self._path.append(_Entry(node.id, key))
+        self._append(row, row["role"], [Text(text)], f":{name}")
+        key = self._key({"role": row.get("role"), "content": text})
+        self._path.append(_Entry(self._nodes[-1].id, key))
 
     def _drop_copies_of_beginning(self, began: int, at: int | None) -> None:
-        """Drop the rows before a summary if they repeat the first messages, which a compaction keeps, too.
+        """Drop the rows before a summary if the rows repeat the first messages, which a compaction keeps.
 
-        In place, the copies have the time of the summary, or their own time, by which they are known already.
+        After a compaction in place, the copies have the time of the summary `at`. Copies with their old time are
+        recognised by `_exact_key`.
         """
         new = self._nodes[began:]
         if at is not None:
-            new = [
-                node
-                for node in new
-                if node.at is not None and abs(node.at - at) < _COPY_US
-            ]
-        for count in range(min(len(new), len(self._path) // 2), 0, -1):
-            first = [entry.key for entry in self._path[:count]]
-            if first == [entry.key for entry in self._path[-count:]]:
-                del self._nodes[-count:], self._path[-count:]
+            new = [node for node in new if _is_near(node.at, at)]
+        longest = min(len(new), len(self._path) // 2)
+        keys = [entry.key for entry in self._path]
+        for count in range(longest, 0, -1):
+            if keys[:count] == keys[-count:]:
+                del self._nodes[-count:]
+                del self._path[-count:]
                 return
 
     def _count_copies(self, after: list[_Row]) -> int:
-        """Return how many of the rows after a summary repeat the last messages before it."""
+        """Return the number of rows after a summary that repeat the last messages before the summary."""
         keys = [self._key(row) for row in after[:_OVERLAP_MAX]]
         path = [entry.key for entry in self._path[-_OVERLAP_MAX:]]
-        for count in range(min(len(keys), len(path)), 0, -1):
+        longest = min(len(keys), len(path))
+        for count in range(longest, 0, -1):
+            # The first comparison is cheap and nearly always false.
             if path[-count] == keys[0] and path[-count:] == keys[:count]:
                 return count
         return 0
 
     def _note_kept(self, id_: str) -> None:
-        """A copy directly behind a summary says from where the compaction kept the messages."""
+        """Record the first message that the compaction kept: the original of a copy directly behind the summary."""
         last = self._nodes[-1]
         if last.role == "summary" and "kept_from" not in last.extra:
             self._nodes[-1] = msgspec.structs.replace(last, extra={"kept_from": id_})
 
     def _key(self, row: _Row) -> tuple[Any, ...]:
+        """Return the fields that a message shares with its copies."""
         role = row.get("role")
-        if role == "tool" and (call := get_text(row, "tool_call_id")):
-            return ("tool", call)
-        calls = tuple(get_text(as_dict(call), "id") for call in self._listed_calls(row))
-        content = row.get("content")
-        return (role, content if isinstance(content, str) else to_json(content), calls)
+        call_id = get_text(row, "tool_call_id")
+        if role == "tool" and call_id:
+            return ("tool", call_id)
+        calls = tuple(get_text(call, "id") for call in self._listed_calls(row))
+        return (role, to_text(row.get("content")), calls)
 
     def _exact_key(self, row: _Row, key: tuple[Any, ...]) -> tuple[Any, ...]:
-        at = row.get("timestamp")
-        content = row.get("content")
-        # Without a time, a second "yes" is no copy of the first one.
-        place = (
-            at
-            if isinstance(at, int | float)
-            else ("row", _id_of(row), len(self._nodes))
-        )
-        return (
-            *key,
-            content if isinstance(content, str) else to_json(content),
-            place,
-        )
+        """Return a key with the content and the time, which a copy in place has in common with the original."""
+        place: Any = row.get("timestamp")
+        if not isinstance(place, int | float):
+            # Without a time, a second "yes" is not a copy of the first "yes".
+            place = ("row", _id_of(row), len(self._nodes))
+        return (*key, to_text(row.get("content")), place)
 
     # -- parts
 
     def _pieces(self, row: _Row) -> list[Piece]:
-        content = _to_text(row.get("content"))
+        content = row.get("content")
         if isinstance(content, str) and content.startswith(_JSON_CONTENT):
+            text = content.removeprefix(_JSON_CONTENT)
             try:
-                content = decode(
-                    content.removeprefix(_JSON_CONTENT).encode("utf-8", "surrogatepass")
-                )
+                content = decode(text.encode("utf-8", "surrogatepass"))
             except ValueError:
                 self._left_out["unreadable structured content"] += 1
         if content is None or content == "":
@@ -856,78 +899,55 @@ class _Conversation:
             return text_parts(part)
         part = as_dict(part)
         kind = get_text(part, "type")
-        if isinstance(part.get("text"), str) and kind in (
-            "",
-            "text",
-            "input_text",
-            "output_text",
-        ):
+        if kind in _TEXT_KINDS and isinstance(part.get("text"), str):
             return text_parts(part["text"])
-        url = part.get("image_url")
-        url = get_text(as_dict(url), "url") or as_text(url)
+        url = get_text(get_dict(part, "image_url"), "url")
+        url = url or get_text(part, "image_url")
         if kind in ("image_url", "input_image") and url:
             attached = attach_data_url("image", url)
             return [attached or Attached(url[:_URL_CHARS_MAX], _read_nothing)]
         self._left_out[f"unknown content ({kind or 'no type':.40})"] += 1
         return [Text(to_json(part))] if part else []
 
-    def _listed_calls(self, row: _Row) -> list[Any]:
-        calls = _to_text(row.get("tool_calls"))
-        if isinstance(calls, str) and calls:
-            try:
-                calls = decode(calls.encode("utf-8", "surrogatepass"))
-            except ValueError:
-                return []
-        return as_list(calls)
+    def _listed_calls(self, row: _Row) -> list[_Row]:
+        calls = as_list(_decode_column(row, "tool_calls"))
+        return [as_dict(call) for call in calls]
 
     def _calls(self, row: _Row) -> Iterator[ToolCall]:
-        for number, listed in enumerate(self._listed_calls(row)):
-            call = as_dict(listed)
+        for number, call in enumerate(self._listed_calls(row)):
+            id_ = get_text(call, "id", "call_id") or f"{_id_of(row)}:{number}"
             function = get_dict(call, "function") or call
-            name = get_text(function, "name")
-            id_ = get_text(call, "id", "call_id")
+            name = get_text(function, "name") or "unknown"
             arguments = function.get("arguments")
-            if arguments is None:
-                arguments = {}
-            text = arguments if isinstance(arguments, str) else to_json(arguments)
-            yield ToolCall(
-                id_ or f"{_id_of(row)}:{number}", name or "unknown", text or "{}"
-            )
+            text = "{}" if arguments is None else to_text(arguments)
+            yield ToolCall(id_, name, text or "{}")
 
     def _reasoning(self, row: _Row) -> list[Reasoning]:
-        details = _to_text(row.get("reasoning_details"))
-        if isinstance(details, str) and details:
-            try:
-                details = decode(details.encode("utf-8", "surrogatepass"))
-            except ValueError:
-                details = None
-        found = []
-        for listed in as_list(details):
-            detail = as_dict(listed)
-            text = next(
-                (
-                    detail[key]
-                    for key in ("text", "thinking", "summary")
-                    if get_text(detail, key)
-                ),
-                "",
-            )
+        reasoning = []
+        for value in as_list(_decode_column(row, "reasoning_details")):
+            detail = as_dict(value)
+            text = get_text(detail, "text", "thinking", "summary")
+            signature = get_text(detail, "signature") or None
             if text:
-                found.append(Reasoning(text, get_text(detail, "signature") or None))
+                reasoning.append(Reasoning(text, signature))
             else:
                 self._left_out["encrypted reasoning"] += 1
+        if reasoning:
+            return reasoning
         text = get_text(row, "reasoning_content", "reasoning")
-        return found or ([Reasoning(text)] if text else [])
+        return [Reasoning(text)] if text else []
 
 
 def _read_nothing() -> None:
     return None
 
 
+def _is_near(at: int | None, other_time: int) -> bool:
+    return at is not None and abs(at - other_time) < _COPY_US
+
+
 def _id_of(row: _Row) -> str:
     id_ = row.get("id")
-    return (
-        str(id_)
-        if isinstance(id_, int | str) and not isinstance(id_, bool)
-        else "message"
-    )
+    if isinstance(id_, bool) or not isinstance(id_, int | str):
+        return "message"
+    return str(id_)

@@ -29,10 +29,10 @@ from tenax.importers.reading import (
     keep,
     read_object,
     text_parts,
-    to_json,
+    to_text,
     unfold,
 )
-from tenax.parts import Reasoning, ToolCall
+from tenax.parts import Reasoning, Text, ToolCall
 
 __all__ = ["open_source"]
 
@@ -80,20 +80,23 @@ class _LibreChat(JsonSource):
             messages = [messages]
         if not isinstance(messages, list):
             return Skipped(name, title, "its messages are not a JSON array")
-        nodes, _ = arrange(
-            self._read_message(*message) for message in _flatten(messages)
-        )
+        chains = [
+            self._read_message(message, message_id, parent)
+            for message, message_id, parent in _flatten(messages)
+        ]
+        nodes, _ = arrange(chains)
         if not any(node.parts for node in nodes):
             self.left_out["conversation without messages"] += 1
             return None
-        started = read_time(options.get("createdAt"))
+        at = read_time(options.get("createdAt"))
+        if at is None:
+            times = [node.at for node in nodes if node.at]
+            at = times[0] if times else None
         return Draft(
             id=name,
             nodes=nodes,
             title=title,
-            at=next((node.at for node in nodes if node.at), None)
-            if started is None
-            else started,
+            at=at,
             archived=options.get("isArchived") is True,
             extra=keep(conversation, "endpoint", "options", left_out=self.left_out),
         )
@@ -104,15 +107,16 @@ class _LibreChat(JsonSource):
         is_user = message.get("isCreatedByUser") is True
         parent = get_text(message, "parentMessageId") if above is None else above
         content = [*self._read_content(get_list(message, "content"), name)]
-        if not any(not isinstance(piece, Reasoning) for piece in content):
+        if all(isinstance(piece, Reasoning) for piece in content):
             content += _read_text(get_text(message, "text"))
         for field in ("files", "attachments"):
             content += self._read_files(get_list(message, field))
         if message.get("feedback"):
             self.left_out["rating"] += 1
-        is_error = message.get("error") is True
         finish = get_text(message, "finish_reason")
-        if message.get("unfinished") is True:
+        if message.get("error") is True:
+            finish = "error"
+        elif message.get("unfinished") is True:
             finish = "unfinished"
         node = Node(
             id=name,
@@ -120,7 +124,7 @@ class _LibreChat(JsonSource):
             role=("user" if is_user else "assistant") if content else "",
             at=read_time(message.get("createdAt")),
             model="" if is_user else get_text(message, "model"),
-            finish="error" if is_error else finish,
+            finish=finish,
             extra=keep(message, "endpoint", left_out=self.left_out),
         )
         return unfold(node, content)
@@ -154,8 +158,9 @@ class _LibreChat(JsonSource):
     def _read_inserted(self, kind: str, part: dict[str, Any]) -> Iterator[Inserted]:
         """Yield a summary, or a message that the person wrote during the answer."""
         if kind == "summary":
-            texts = get_dicts(part, "content")
-            pieces = [one for text in texts for one in text_parts(text.get("text"))]
+            pieces: list[Text] = []
+            for block in get_dicts(part, "content"):
+                pieces += text_parts(block.get("text"))
             if pieces:
                 yield Inserted("summary", tuple(pieces))
             return
@@ -178,8 +183,9 @@ class _LibreChat(JsonSource):
 def _flatten(
     messages: list[Any],
 ) -> Iterator[tuple[dict[str, Any], str, str | None]]:
-    """Yield the messages, each with its id and the id of the message around it."""
-    stack: list[tuple[object, str | None]] = [(one, None) for one in reversed(messages)]
+    """Yield every message with the id, and with the id of the enclosing message."""
+    stack: list[tuple[object, str | None]] = []
+    stack += [(message, None) for message in reversed(messages)]
     number = 0
     while stack:
         value, above = stack.pop()
@@ -202,25 +208,22 @@ def _read_text(text: str) -> Iterator[Piece]:
 
 
 def _read_value(value: object) -> str:
-    """Return a text, which some versions wrap in an object."""
+    """Return a text, or the text in the object of some versions."""
     return as_text(value) or get_text(as_dict(value), "value")
 
 
-def _read_call(call: dict[str, Any], without_id: str) -> Iterator[Piece | Result]:
+def _read_call(call: dict[str, Any], substitute_id: str) -> Iterator[Piece | Result]:
     kind = get_text(call, "type")
     # Assistants have the call inside `function` or `code_interpreter`.
     inner = as_dict(call.get(kind)) or call
-    call_id = get_text(call, "id") or without_id
+    call_id = get_text(call, "id") or substitute_id
     name = get_text(inner, "name") or kind or "unknown"
-    arguments: object = next(
-        (inner[key] for key in ("args", "arguments", "input") if inner.get(key)), {}
+    arguments: object = (
+        inner.get("args") or inner.get("arguments") or inner.get("input") or {}
     )
     if kind == "code_interpreter":
         arguments = {"code": arguments}
-    if not isinstance(arguments, str):
-        arguments = to_json(arguments)
-    yield ToolCall(call_id, name, arguments)
+    yield ToolCall(call_id, name, to_text(arguments))
     output = inner.get("output", inner.get("outputs"))
     if output is not None:
-        text = output if isinstance(output, str) else to_json(output)
-        yield Result(call_id, name, text_parts(text))
+        yield Result(call_id, name, text_parts(to_text(output)))

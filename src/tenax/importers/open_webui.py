@@ -1,7 +1,7 @@
 """The chats of Open WebUI: the export of the page, JSON lines of `/chats/all`, or the bare `chat` of early versions.
 
-A chat is a tree of messages. Newer versions have the reasoning and the tool calls of a message as `output`. Older ones
-have them in the text, as HTML: `<details type="reasoning">`, `<details type="tool_calls">` and
+A chat is a tree of messages. Newer versions have the reasoning and the tool calls of a message as `output`. Older
+versions have HTML in the text: `<details type="reasoning">`, `<details type="tool_calls">` and
 `<details type="code_interpreter">`.
 """
 
@@ -18,6 +18,7 @@ from tenax.importers.draft import (
     Attached,
     Draft,
     Node,
+    Outcome,
     Piece,
     Skipped,
     Source,
@@ -44,6 +45,7 @@ from tenax.importers.reading import (
     keep,
     text_parts,
     to_json,
+    to_text,
     unfold,
 )
 from tenax.parts import Reasoning, Text, ToolCall
@@ -51,6 +53,9 @@ from tenax.parts import Reasoning, Text, ToolCall
 __all__ = ["open_source"]
 
 _ENDINGS: Final = (".json", ".jsonl", ".ndjson")
+_MARKS: Final = frozenset(
+    {"chat.history", "chat.messages", "history.messages", "history.currentId"}
+)
 _DETAILS: Final = re.compile(
     r'<details type="(reasoning|tool_calls|code_interpreter)"([^<>]*)>\s*(?:<summary>[^<]*</summary>)?'
 )
@@ -60,20 +65,16 @@ _CODE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
 
 def open_source(place: Place) -> Source | None:
-    if place.path.is_dir() or len(place.names()) != 1:
-        names = [name for name in place.names() if name.lower().endswith(_ENDINGS)]
-    else:
-        names = place.names()
+    names = place.names()
+    if place.path.is_dir() or len(names) != 1:
+        names = [name for name in names if name.lower().endswith(_ENDINGS)]
     return _OpenWebUI(place, names) if has_file(place, names, _is_chats) else None
 
 
 def _is_chats(keys: set[str]) -> bool:
-    return (
-        bool(keys & {"chat.history", "chat.messages"})
-        or {"chat", "user_id"} <= keys
-        or "history.messages" in keys
-        or "history.currentId" in keys
-    )
+    if not keys.isdisjoint(_MARKS):
+        return True
+    return "chat" in keys and "user_id" in keys
 
 
 class _OpenWebUI(JsonSource):
@@ -89,7 +90,7 @@ class _OpenWebUI(JsonSource):
             path = self.place.file(name)
             with path.open("rb") as file:
                 first = file.readline(1024).strip()
-            # A file of JSON lines begins with a whole object, an indented object with a lone brace.
+            # JSON lines begin with a whole object. An indented object begins with a brace alone in its line.
             is_rows = first[:1] == b"{" and first != b"{"
             yield from read_rows(path) if is_rows else read_items(path)
 
@@ -109,20 +110,21 @@ class _OpenWebUI(JsonSource):
         if not name:
             self.left_out["conversation without messages"] += 1
             return None
-        nodes, current = arrange(
-            (self._read_message(key, one) for key, one in messages.items()),
-            get_text(history, "currentId") or next(reversed(messages), None),
-        )
+        chains = [self._read_message(key, message) for key, message in messages.items()]
+        last = next(reversed(messages), None)
+        nodes, current = arrange(chains, get_text(history, "currentId") or last)
         if not any(node.parts for node in nodes):
             self.left_out["conversation without messages"] += 1
             return None
-        started = read_time(conversation.get("created_at"))
+        at = read_time(conversation.get("created_at"))
+        if at is None:
+            at = read_time(chat.get("timestamp"))
         return Draft(
             id=name,
             nodes=nodes,
             current=current,
             title=title,
-            at=read_time(chat.get("timestamp")) if started is None else started,
+            at=at,
             archived=conversation.get("archived") is True,
             pinned=conversation.get("pinned") is True,
             extra=self._keep_chat(conversation, chat),
@@ -136,9 +138,9 @@ class _OpenWebUI(JsonSource):
         )
         # Early versions have tags as objects.
         names = [get_text(as_dict(tag), "name") or tag for tag in tags]
-        return keep({"tags": names}, "tags", left_out=self.left_out) | keep(
-            chat, "params", "system", left_out=self.left_out
-        )
+        kept = keep({"tags": names}, "tags", left_out=self.left_out)
+        kept |= keep(chat, "params", "system", left_out=self.left_out)
+        return kept
 
     def _read_message(self, key: str, message: dict[str, Any]) -> list[Node]:
         role = message.get("role")
@@ -161,6 +163,16 @@ class _OpenWebUI(JsonSource):
         if not content:
             text = as_dict(error).get("content")
             content += text_parts(text if isinstance(text, str) else to_json(error))
+        extra = keep(
+            message,
+            "modelName",
+            "modelIdx",
+            "sources",
+            "statusHistory",
+            "embeds",
+            "error",
+            left_out=self.left_out,
+        )
         node = Node(
             id=key,
             parent=parent,
@@ -168,16 +180,7 @@ class _OpenWebUI(JsonSource):
             at=read_time(message.get("timestamp")),
             model=get_text(message, "model") if role == "assistant" else "",
             finish="error" if error else "",
-            extra=keep(
-                message,
-                "modelName",
-                "modelIdx",
-                "sources",
-                "statusHistory",
-                "embeds",
-                "error",
-                left_out=self.left_out,
-            ),
+            extra=extra,
         )
         return unfold(node, content)
 
@@ -205,11 +208,11 @@ class _OpenWebUI(JsonSource):
                 ] += 1
 
     def _read_files(self, message: dict[str, Any]) -> Iterator[Attached]:
-        for one in get_dicts(message, "files"):
-            inner = get_dict(one, "file")
-            name = get_text(one, "name") or get_text(inner, "filename")
-            kind = get_text(one, "type") or "file"
-            yield self._attach(get_text(one, "url"), name or kind, inner)
+        for file in get_dicts(message, "files"):
+            inner = get_dict(file, "file")
+            name = get_text(file, "name") or get_text(inner, "filename")
+            kind = get_text(file, "type") or "file"
+            yield self._attach(get_text(file, "url"), name or kind, inner)
 
     def _attach(self, url: str, name: str, file: dict[str, Any]) -> Attached:
         attached = attach_data_url(name, url)
@@ -218,7 +221,7 @@ class _OpenWebUI(JsonSource):
         text = get_text(get_dict(file, "data"), "content")
         if not text:
             return attach_file(self.place, name, None)
-        # The text of a document is no such document.
+        # The extracted text of a document is not a document of the same type.
         media_type = get_text(get_dict(file, "meta"), "content_type")
         is_text = media_type.startswith("text/") or "." not in name
         return attach_text(name if is_text else f"{name}.txt", text)
@@ -239,14 +242,12 @@ class _OpenWebUI(JsonSource):
                 name = get_text(item, "name") or "unknown"
                 yield ToolCall(call, name, _to_arguments(item.get("arguments")))
             elif kind == "function_call_output":
-                failed = item.get("status") in ("failed", "error")
-                pieces = text_parts(_join_texts(item.get("output")))
-                yield Result(
-                    get_text(item, "call_id"),
-                    "",
-                    (*pieces, *self._read_files(item)),
-                    "failed" if failed else "done",
-                )
+                has_failed = item.get("status") in ("failed", "error")
+                outcome: Outcome = "failed" if has_failed else "done"
+                pieces: list[Piece] = []
+                pieces += text_parts(_join_texts(item.get("output")))
+                pieces += self._read_files(item)
+                yield Result(get_text(item, "call_id"), "", tuple(pieces), outcome)
             elif kind == "open_webui:code_interpreter":
                 code = {"code": get_text(item, "code")}
                 yield ToolCall(call, "code_interpreter", to_json(code))
@@ -256,31 +257,37 @@ class _OpenWebUI(JsonSource):
 
 
 def _list_messages(chat: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """Return the messages by id: those of the tree, or the older list. `None` if there is neither."""
+    """Return the messages by id, from the tree or from the list of older versions, or `None` without either."""
     tree = get_dict(chat, "history").get("messages")
     if isinstance(tree, dict):
-        children: dict[str, None] = {}
-        for message in tree.values():
-            for child in get_list(as_dict(message), "childrenIds"):
-                if isinstance(child, str) and child in tree:
-                    children[child] = None
-        beginnings = [key for key in tree if key not in children]
-        return {key: as_dict(tree[key]) for key in (*beginnings, *children)}
+        return _list_tree(tree)
     if not isinstance(chat.get("messages"), list):
         return None
     messages: dict[str, dict[str, Any]] = {}
-    before: str | None = None
-    for number, message in enumerate(map(as_dict, chat["messages"])):
+    previous: str | None = None
+    for number, message in enumerate(get_dicts(chat, "messages")):
         key = get_text(message, "id") or f"message-{number}"
-        messages[key] = {"parentId": before} | message
-        before = key
+        messages[key] = {"parentId": previous} | message
+        previous = key
     return messages
+
+
+def _list_tree(tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the messages. The versions of a message are in the order of `childrenIds`."""
+    children: dict[str, None] = {}
+    for message in tree.values():
+        for child in get_list(as_dict(message), "childrenIds"):
+            if isinstance(child, str) and child in tree:
+                children[child] = None
+    beginnings = [key for key in tree if key not in children]
+    return {key: as_dict(tree[key]) for key in (*beginnings, *children)}
 
 
 # -- the HTML of older versions ----------------------------------------------------------
 
 
 def _read_details(content: str, key: str) -> Iterator[Piece | Result]:
+    """Yield the text, and the reasoning and the calls of the HTML blocks in the text."""
     at = 0
     number = 0
     while head := _DETAILS.search(content, at):
@@ -304,20 +311,22 @@ def _read_details(content: str, key: str) -> Iterator[Piece | Result]:
             yield from _read_code(call, attributes, body)
         at = end + len(_DETAILS_END)
         number += 1
-    # Text without such blocks is kept exactly.
-    yield from text_parts(content[at:].strip() if at else content)
+    # Text without blocks is kept exactly.
+    text = content[at:].strip() if at else content
+    yield from text_parts(text)
 
 
 def _read_call(
     call: str, attributes: dict[str, str], body: str
 ) -> Iterator[Piece | Result]:
     name = attributes.get("name") or "unknown"
-    yield ToolCall(call, name, _to_arguments(_read_attribute(attributes, "arguments")))
+    arguments = _read_attribute(attributes, "arguments")
+    yield ToolCall(call, name, _to_arguments(arguments))
     if attributes.get("done") == "false":
         return
     result = _read_attribute(attributes, "result") or html.unescape(body.strip())
     pieces: list[Piece] = []
-    pieces += text_parts(result if isinstance(result, str) else to_json(result))
+    pieces += text_parts(to_text(result))
     for file in as_list(_read_attribute(attributes, "files")):
         url = as_text(file) or get_text(as_dict(file), "url")
         attached = attach_data_url(get_text(as_dict(file), "name") or "image", url)
@@ -341,9 +350,10 @@ def _read_code_output(call: str, output: object) -> Result:
     texts = [as_text(fields.get(name)) for name in ("stdout", "stderr", "result")]
     if isinstance(output, str):
         texts = [output]
-    failed = bool(fields.get("stderr")) and not fields.get("result")
+    has_failed = bool(fields.get("stderr")) and not fields.get("result")
+    outcome: Outcome = "failed" if has_failed else "done"
     pieces = tuple(Text(text) for text in texts if text)
-    return Result(call, "code_interpreter", pieces, "failed" if failed else "done")
+    return Result(call, "code_interpreter", pieces, outcome)
 
 
 def _read_attribute(attributes: dict[str, str], name: str) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
@@ -355,18 +365,18 @@ def _read_attribute(attributes: dict[str, str], name: str) -> Any:  # noqa: ANN4
 
 
 def _unquote(body: str) -> str:
-    """Return reasoning without the `>` before each line. Newer versions escape it."""
+    """Return reasoning without the `>` before every line. Newer versions write `&gt;`."""
     text = body.strip("\n")
     if text.startswith("&gt;"):
         text = html.unescape(text)
-    lines = text.split("\n")
-    return "\n".join(
-        line.removeprefix("> ") if line != ">" else "" for line in lines
-    ).strip("\n")
+    quoted = text.split("\n")
+    lines = ["" if line == ">" else line.removeprefix("> ") for line in quoted]
+    return "\n".join(lines).strip("\n")
 
 
 def _to_arguments(value: object) -> str:
-    return value if isinstance(value, str) and value else to_json(value or {})
+    """Return the arguments of a call as JSON. An empty value is an empty object."""
+    return to_text(value or {})
 
 
 def _join_texts(value: object) -> str:
@@ -377,7 +387,9 @@ def _join_texts(value: object) -> str:
 
 
 def _read_seconds(value: object) -> float:
+    if not isinstance(value, int | float | str):
+        return 0.0
     try:
-        return max(0.0, float(value)) if isinstance(value, int | float | str) else 0.0
+        return max(0.0, float(value))
     except (ValueError, OverflowError):
         return 0.0

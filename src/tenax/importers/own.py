@@ -1,7 +1,7 @@
 """Import an export in the format `tenax`: conversations with every event as it was stored.
 
-The events keep their seqs, salts and digests, so the digest of a conversation is the same as where it came from. The
-file is read twice: first to see that it is complete, then conversation by conversation.
+The events keep their seqs, salts and digests, so a conversation has the same digest as in the original store. The file
+is read twice: first as a check for completeness, then conversation by conversation.
 """
 
 from __future__ import annotations
@@ -67,21 +67,21 @@ def is_own(place: Place) -> bool:
 
 
 class _Part(NamedTuple):
-    """A conversation in the file: its line, and the place of its first event."""
+    """A conversation in the file: the line, and the offset of the line in bytes."""
 
     line: Conversation
     place: int
 
 
 class OwnExport:
-    """The conversations of a file. Raises `InvalidInput` if the file is damaged or not complete."""
+    """The conversations of a file. Raises `InvalidInput` for a damaged or incomplete file."""
 
     def __init__(self, journal: Journal, path: Path, *, dry_run: bool = False) -> None:
         self._journal = journal
         self._path = path
         self._dry_run = dry_run
         self._blobs: dict[str, int] = {}
-        """The place of the first piece of each blob."""
+        """The offset of the first piece, by name of the blob."""
         self._parts: list[_Part] = []
         self.events = 0
         self.messages = 0
@@ -107,7 +107,7 @@ class OwnExport:
     # -- the file --------------------------------------------------------------------------
 
     def _lines(self, place: int = 0) -> Iterator[tuple[int, Line]]:
-        """Yield the places and the lines of the file from a place on."""
+        """Yield the lines of the file after an offset, with their offsets."""
         try:
             with self._path.open("rb") as file:
                 file.seek(place)
@@ -129,7 +129,7 @@ class OwnExport:
             ) from error
 
     def _look_through(self) -> None:
-        """Find the conversations and the blobs, and check that the file is complete."""
+        """Find the conversations and the blobs. Raises `InvalidInput` for an incomplete file."""
         end: End | None = None
         for place, line in self._lines():
             match line:
@@ -146,10 +146,12 @@ class OwnExport:
                     self.events += 1
                 case End():
                     end = line
-        if end is None or (end.conversations, end.events) != (
-            len(self._parts),
-            self.events,
-        ):
+        is_complete = (
+            end is not None
+            and end.conversations == len(self._parts)
+            and end.events == self.events
+        )
+        if not is_complete:
             raise InvalidInput(
                 f"{self._path.name} is not complete: its end is missing.",
                 hint="Export the conversations again, or copy the whole file.",
@@ -176,7 +178,7 @@ class OwnExport:
         data = b"".join(pieces)
         if hashlib.sha256(data).hexdigest() != name:
             raise InvalidInput(
-                f"{self._path.name} is damaged: the attachment {name} is not the one of its name.",
+                f"{self._path.name} is damaged: the attachment {name} has another content than its name says.",
                 hint="Export the conversations again.",
             )
         return data
@@ -227,14 +229,16 @@ class OwnExport:
         return fact is not None and fact.digest.hex() == digest
 
     def _put_blobs(self, events: Sequence[StoredEvent]) -> None:
+        """Store the blobs of the events, as far as the file has them."""
         for event in events:
-            if event.body is not None and not event.code:
-                for name in named_in(event.kind, event.body):
-                    if name in self._blobs:
-                        self._journal.put_blob(self._read_blob(name))
+            if event.body is None or event.code:
+                continue
+            for name in named_in(event.kind, event.body):
+                if name in self._blobs:
+                    self._journal.put_blob(self._read_blob(name))
 
     def _carry_new(self, line: Conversation, events: Sequence[StoredEvent]) -> None:
-        # The whole conversation is one transaction, so that no process answers in the middle of it.
+        # The whole conversation is a single transaction, so that no process answers in the middle.
         self._journal.carry(
             line.id, events, authors=line.authors, closing=self._closing(line, events)
         )
@@ -265,10 +269,10 @@ class OwnExport:
     def _closing(
         self, line: Conversation, events: Sequence[StoredEvent]
     ) -> list[tuple[str | None, Event]]:
-        """Return the events after those of the export, with their runs.
+        """Return the new events after the events of the export, with their runs.
 
-        They end an open run and take waiting messages, so that an import starts no run. They take back what tools may do
-        without asking, because nobody allowed it here: the file may come from anywhere.
+        The events end an open run and take waiting messages, so that the import starts no run. They also take back the
+        permissions of tools: the file may come from anywhere, and nobody gave permission here.
         """
         allowed: list[int] = []
         derived = Derived(self._journal.owner, line.id)
@@ -328,13 +332,15 @@ def _bytes(digits: str | None) -> bytes | None:
 
 
 def _parts_of(events: Sequence[StoredEvent]) -> Iterator[Sequence[StoredEvent]]:
-    """Yield the transactions for events of an existing conversation. Such a lookup sees stored events only."""
+    """Yield the transactions for events of an existing conversation.
+
+    An event in `SOLO` looks up earlier events in the store, so the event begins a new transaction.
+    """
     start = 0
-    for place in range(1, len(events) + 1):
-        if (
-            place == len(events)
-            or place - start >= _EVENTS_AT_ONCE
-            or events[place].kind in SOLO
-        ):
-            yield events[start:place]
-            start = place
+    for end in range(1, len(events)):
+        is_full = end - start >= _EVENTS_AT_ONCE
+        if is_full or events[end].kind in SOLO:
+            yield events[start:end]
+            start = end
+    if events:
+        yield events[start:]

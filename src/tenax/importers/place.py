@@ -21,7 +21,7 @@ from tenax.errors import InvalidInput, StoreFull
 __all__ = ["Place", "read_items", "read_lines", "read_rows"]
 
 _FILE_BYTES_MAX: Final = 8 * 1024**3
-"""The size of a file in a zip file. A larger one is refused: it would fill the disk."""
+"""The largest size of a file in a zip file. A larger file would fill the disk."""
 _UNPACKED_BYTES_MAX: Final = 16 * 1024**3
 """The size of all files that are unpacked from a zip file."""
 _FREE_BYTES_MIN: Final = 512 * 1024**2
@@ -42,7 +42,7 @@ class Place:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises `InvalidInput` if there is nothing to read."""
+        """Open a file or a folder. Raises `InvalidInput` for a missing or unreadable path."""
         self.path = path
         self._scratch: Path | None = None
         self._zip: zipfile.ZipFile | None = None
@@ -118,17 +118,18 @@ class Place:
 
     def _list_names(self) -> dict[str, None]:
         if self._zip is not None:
-            found = [one.filename for one in self._zip.infolist() if not one.is_dir()]
+            members = self._zip.infolist()
+            names = [member.filename for member in members if not member.is_dir()]
         elif self.path.is_file():
             return {self.path.name: None}
         else:
-            found = list(_walk(self.path))
-        if len(found) > _FILES_MAX:
+            names = list(_walk(self.path))
+        if len(names) > _FILES_MAX:
             raise InvalidInput(
-                f"{self.path} has {len(found):,} files, more than an import reads.",
+                f"{self.path} has {len(names):,} files, more than an import reads.",
                 hint="Name a folder with fewer files.",
             )
-        return dict.fromkeys(sorted(found))
+        return dict.fromkeys(sorted(names))
 
     def _unpack(self, archive: zipfile.ZipFile, name: str) -> Path:
         try:
@@ -177,12 +178,12 @@ class Place:
 
 
 def _copy_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
-    left = info.file_size
+    remaining = info.file_size
     with archive.open(info) as member, target.open("wb") as file:
         while piece := member.read(1024 * 1024):
             # A zip file may lie about the size.
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 raise zipfile.BadZipFile("a file is larger than the zip file says")
             file.write(piece)
 
@@ -193,6 +194,7 @@ def _begins_like_zip(path: Path) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[str]:
+    """Yield the relative names of the files in a folder. A link to a file outside the folder is skipped."""
     real = folder.resolve()
     for parent, folders, files in os.walk(folder):
         folders.sort()
@@ -206,8 +208,8 @@ def _walk(folder: Path) -> Iterator[str]:
 def read_items(path: Path) -> Iterator[msgspec.Raw]:
     """Yield the items of a JSON array, or the single value of another JSON file. Raises `InvalidInput`.
 
-    The file is mapped, and only one item at a time becomes Python objects. An item may turn out to be broken when it is
-    decoded.
+    The file is mapped into memory, and the items become Python objects one after the other. A damaged item fails only
+    in the decoder of the caller.
     """
     with _mapped(path) as data:
         is_array = _first_byte(data) == b"["
@@ -217,7 +219,7 @@ def read_items(path: Path) -> Iterator[msgspec.Raw]:
             else:
                 items = [msgspec.json.decode(data, type=msgspec.Raw)]
         except (ValueError, RecursionError):
-            # A lone surrogate, deep nesting or a damaged item. The other items can still be read.
+            # A lone surrogate, deep nesting or a damaged item. The other items are still readable.
             items = _split(data, is_array=is_array, name=path.name)
         yield from items
 
@@ -230,7 +232,10 @@ def read_rows(path: Path) -> Iterator[msgspec.Raw]:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file without empty lines. Raises `InvalidInput`."""
+    """Yield the lines of a file without empty lines. Raises `InvalidInput`.
+
+    Unlike `read_rows`, the function does not map the file, so another program may truncate the file in the meantime.
+    """
     try:
         with path.open("rb") as file:
             while line := file.readline(_LINE_BYTES_MAX):
@@ -245,7 +250,10 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _split(data: Any, *, is_array: bool, name: str) -> list[msgspec.Raw]:  # noqa: ANN401  (bytes or a map)
-    """Return the items of an array, or another value as the only item, by looking at brackets and strings only."""
+    """Return the items of an array, or another value as the only item.
+
+    The function finds the ends of items by brackets and strings, without decoding.
+    """
     items: list[msgspec.Raw] = []
     depth = start = 0
     for token in _TOKEN.finditer(data):
@@ -259,8 +267,10 @@ def _split(data: Any, *, is_array: bool, name: str) -> list[msgspec.Raw]:  # noq
         elif mark in (b"]", b"}"):
             depth -= 1
         is_last = depth <= 0
-        if is_last or (is_array and depth == 1 and mark == b","):
-            item = data[start : token.start() if is_array else token.end()]
+        is_separator = is_array and depth == 1 and mark == b","
+        if is_last or is_separator:
+            end = token.start() if is_array else token.end()
+            item = data[start:end]
             start = token.end()
             if bytes(item).strip():
                 items.append(msgspec.Raw(item))
@@ -283,7 +293,7 @@ def _mapped(path: Path) -> Iterator[Any]:
         with path.open("rb") as file:
             if not path.stat().st_size:
                 raise InvalidInput(f"{path.name} is empty.")
-            # The items refer to the map. It is closed when the last item is gone.
+            # The items refer to the map. Python closes the map after the last item is deleted.
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             yield data[3:] if data[:3] == b"\xef\xbb\xbf" else memoryview(data)
     except OSError as error:

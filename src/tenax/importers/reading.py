@@ -1,4 +1,4 @@
-"""What the formats share: JSON of any shape, files inside text, and messages in the order of a tree."""
+"""Functions for several formats: read JSON of any shape, attach files, and arrange messages as a tree."""
 
 from __future__ import annotations
 
@@ -44,17 +44,20 @@ __all__ = [
     "attach_file",
     "attach_text",
     "decode",
+    "find_conversations_files",
     "find_keys",
     "get_dict",
     "get_dicts",
     "get_list",
     "get_text",
     "has_file",
+    "is_conversations_file",
     "keep",
     "oldest_first",
     "read_object",
     "text_parts",
     "to_json",
+    "to_text",
     "unfold",
 ]
 
@@ -63,6 +66,7 @@ ATTACHED_BYTES_MAX: Final = 64 * 1024**2
 _KEPT_BYTES_MAX: Final = 16 * 1024
 _KEY_LEVELS: Final = 2
 _LOOKED_AT_MAX: Final = 200
+_DATA_URL_HEAD_CHARS: Final = 1000
 _TOKEN = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOTALL
 )
@@ -85,11 +89,14 @@ class Inserted(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
+_Group = list[Piece] | Result | Inserted
+
+
 # -- JSON of any shape -------------------------------------------------------------------
 
 
 def decode(data: bytes | msgspec.Raw) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
-    """Return the value of a JSON text. Lone surrogates and NaN are read. Raises `ValueError` with a short reason."""
+    """Return the value of a JSON text, also with lone surrogates and NaN. Raises `ValueError` with a short reason."""
     try:
         return msgspec.json.decode(data)
     except (ValueError, RecursionError):
@@ -107,12 +114,13 @@ def decode(data: bytes | msgspec.Raw) -> Any:  # noqa: ANN401  (decoded JSON of 
 
 
 def _decode_deep(text: str) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
-    """Return the value of a JSON text of any depth. A reply is nested in its question in some exports."""
+    """Return the value of a JSON text of any depth. Some exports nest every reply in the previous message."""
     values: list[Any] = []
+    # The open containers from the outermost to the innermost, and the pending key of every container.
     stack: list[Any] = [values]
     keys: list[str | None] = [None]
     for mark in _TOKEN.findall(text):
-        holder = stack[-1]
+        container = stack[-1]
         if mark in (",", ":"):
             continue
         if mark in ("]", "}"):
@@ -120,20 +128,19 @@ def _decode_deep(text: str) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
             keys.pop()
             if not stack:
                 break
-        elif isinstance(holder, dict) and keys[-1] is None:
+        elif isinstance(container, dict) and keys[-1] is None:
             key = json.loads(mark)
             if not isinstance(key, str):
                 break
             keys[-1] = key
         else:
-            is_open = mark in ("[", "{")
-            value = ({} if mark == "{" else []) if is_open else json.loads(mark)
-            if isinstance(holder, dict):
-                holder[keys[-1]] = value
+            value = _begin_value(mark)
+            if isinstance(container, dict):
+                container[keys[-1]] = value
                 keys[-1] = None
             else:
-                holder.append(value)
-            if is_open:
+                container.append(value)
+            if mark in ("{", "["):
                 stack.append(value)
                 keys.append(None)
     if len(stack) != 1 or len(values) != 1:
@@ -141,13 +148,51 @@ def _decode_deep(text: str) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
     return values[0]
 
 
+def _begin_value(mark: str) -> Any:  # noqa: ANN401  (decoded JSON of any shape)
+    """Return an empty container for an opening bracket, and otherwise the value."""
+    if mark == "{":
+        return {}
+    if mark == "[":
+        return []
+    return json.loads(mark)
+
+
+_CONVERSATIONS: Final = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json")
+
+
+def is_conversations_file(name: str) -> bool:
+    """Return whether a file is `conversations.json`, or a numbered part such as `conversations-001.json`."""
+    return _CONVERSATIONS.fullmatch(name) is not None
+
+
+def find_conversations_files(
+    place: Place, key: str, companions: frozenset[str]
+) -> list[str]:
+    """Return the files whose conversations have a key, or else the empty list of an account without conversations.
+
+    Programs cannot be told apart by an empty list, so a file of `companions` must be there too.
+    """
+    names = place.names()
+    if place.path.is_dir() or len(names) != 1:
+        names = [name for name in names if is_conversations_file(name)]
+    heads = {name: place.head(name) for name in names}
+    files = [name for name in names if key in find_keys(heads[name])]
+    if files:
+        return files
+    base_names = {name.rpartition("/")[2] for name in place.names()}
+    if not companions & base_names:
+        return []
+    return [name for name in names if heads[name].strip() == b"[]"]
+
+
 def find_keys(head: bytes) -> set[str]:
-    """Return the keys of the objects at the beginning of a file: of each item, such as `chat`, and one level deeper,
-    such as `chat.history`.
+    """Return the keys of the objects at the beginning of a file, such as `chat`, and of the next level: `chat.history`.
+
+    The objects of an array count, not the array.
     """
     text = head.decode("utf-8", "ignore").removeprefix("\ufeff")
     is_array = text.lstrip()[:1] == "["
-    found: set[str] = set()
+    keys: set[str] = set()
     path: list[str] = []
     last = ""
     for match in _TOKEN.finditer(text):
@@ -158,52 +203,60 @@ def find_keys(head: bytes) -> set[str]:
         elif mark in ("]", "}"):
             path = path[:-1]
         elif mark == ":":
-            above = path[is_array:]
+            above = path[1:] if is_array else path
             if 1 <= len(above) <= _KEY_LEVELS and "[]" not in above:
-                found.add(".".join((*above[1:], last)))
+                names = [*above[1:], last]
+                keys.add(".".join(names))
         elif mark[0] == '"':
             last = mark[1:-1]
-    return found
+    return keys
 
 
 def has_file(
     place: Place, names: Sequence[str], is_ours: Callable[[set[str]], bool]
 ) -> bool:
-    """Return whether a file has the keys of a format. Only the first files are looked at: a folder may have many."""
-    return any(is_ours(find_keys(place.head(name))) for name in names[:_LOOKED_AT_MAX])
+    """Return whether a file has the keys of a format. The first 200 files decide, because a folder may have many."""
+    for name in names[:_LOOKED_AT_MAX]:
+        keys = find_keys(place.head(name))
+        if is_ours(keys):
+            return True
+    return False
 
 
 def oldest_first(
     items: Iterable[msgspec.Raw], *fields: str
 ) -> list[tuple[int, msgspec.Raw]]:
-    """Sort conversations by the first of the fields that has a time. Each keeps its number in the file.
+    """Sort conversations by the first field with a time, and number the conversations by their order in the file.
 
     Items without a time come first.
     """
-    wanted = msgspec.defstruct("Wanted", [(name, Any, None) for name in fields])
-    decoder = msgspec.json.Decoder(wanted)
+    columns = [(name, Any, None) for name in fields]
+    decoder = msgspec.json.Decoder(msgspec.defstruct("Times", columns))
 
     def read_start(numbered: tuple[int, msgspec.Raw]) -> int:
         try:
             item = decoder.decode(numbered[1])
         except (ValueError, RecursionError):
             return 0
-        times = (read_time(getattr(item, name)) for name in fields)
-        return next(filter(None, times), 0)
+        for name in fields:
+            time = read_time(getattr(item, name))
+            if time:
+                return time
+        return 0
 
     return sorted(enumerate(items, 1), key=read_start)
 
 
 class JsonSource:
-    """Files of JSON with conversations. A format gives the names and reads a conversation.
+    """The base class for JSON files with conversations. A format implements `read_draft`.
 
-    `left_out` counts what was not taken.
+    `left_out` counts the skipped content by description.
     """
 
     kind: str
     label: str
     times: tuple[str, ...] = ()
-    """The fields of a conversation with its beginning."""
+    """The fields with the start of a conversation, in order of preference."""
 
     def __init__(self, place: Place, names: Sequence[str]) -> None:
         self.place = place
@@ -216,16 +269,16 @@ class JsonSource:
             yield from read_object(item, f"entry {number}", self.read_draft)
 
     def read_items(self) -> Iterator[msgspec.Raw]:
-        """Yield the JSON of each conversation. Raises `InvalidInput`."""
+        """Yield the JSON of every conversation. Raises `InvalidInput`."""
         for name in self.names:
             yield from read_items(self.place.file(name))
 
     def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
-        """Return a conversation, or `None` if it has no message."""
+        """Return a conversation, or `None` for a conversation without messages."""
         raise NotImplementedError
 
     def memories(self) -> Iterator[MemoryDraft]:
-        """Yield nothing: the files have no memories that can be taken."""
+        """Yield nothing. Memories of these formats are not imported."""
         return iter(())
 
     def skills(self) -> Iterator[SkillDraft]:
@@ -271,8 +324,13 @@ def get_dicts(source: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [as_dict(item) for item in get_list(source, name)]
 
 
+def to_text(value: object) -> str:
+    """Return text unchanged, and another value as JSON."""
+    return value if isinstance(value, str) else to_json(value)
+
+
 def to_json(value: object) -> str:
-    """Return decoded JSON as text, such as the arguments of a tool call."""
+    """Encode a value as JSON, such as the arguments of a tool call."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -282,7 +340,7 @@ def to_json(value: object) -> str:
 def keep(
     source: dict[str, Any], *names: str, left_out: Counter[str] | None = None
 ) -> dict[str, Any]:
-    """Return the named fields that have a value. Large values are not kept, but counted."""
+    """Return the named fields with their values. Large values are counted in `left_out` instead."""
     kept = {}
     for name in names:
         value = source.get(name)
@@ -307,7 +365,7 @@ def read_object(
     name: str,
     to_draft: Callable[[dict[str, Any]], Draft | Skipped | None],
 ) -> Iterator[Draft | Skipped]:
-    """Yield the conversation of a JSON object, if there is one. `name` names it if it is skipped without a title."""
+    """Yield the conversation of a JSON object. `name` is the title of a skipped conversation without a title."""
     try:
         value = decode(data)
     except ValueError as error:
@@ -327,35 +385,38 @@ def read_object(
 
 
 def text_parts(text: object) -> tuple[Text, ...]:
-    """Return a text as the parts of a message: none for an empty text or another value."""
-    return (Text(text),) if isinstance(text, str) and text else ()
+    """Return a text as the parts of a message: no part for an empty text or another value."""
+    if not isinstance(text, str) or not text:
+        return ()
+    return (Text(text),)
 
 
 def attach_text(name: str, text: str) -> Attached:
-    """Return a file with this text."""
+    """Return a text as a file."""
     return Attached(name, partial(text.encode, "utf-8", "replace"))
 
 
 def attach_base64(name: str, media_type: str, data: str) -> Attached:
-    """Return a file from base64. Its content is `None` if the base64 is damaged or too large."""
-    return Attached(_with_ending(name, media_type), partial(_from_base64, data))
+    """Return a file from base64. The content is `None` for damaged or too long base64."""
+    file_name = _with_ending(name, media_type)
+    return Attached(file_name, partial(_from_base64, data))
 
 
 def attach_data_url(name: str, url: str) -> Attached | None:
-    """Return the file of a `data:` URL, or `None` if the text is another URL."""
-    head = _DATA_URL.match(url[:1000])
+    """Return the file of a `data:` URL, or `None` for another URL."""
+    head = _DATA_URL.match(url[:_DATA_URL_HEAD_CHARS])
     if head is None:
         return None
+    media_type, parameters = head.groups()
     data = url[head.end() :]
-    if ";base64" in head[2].lower():
-        return attach_base64(name, head[1] or "", data)
-    return Attached(
-        _with_ending(name, head[1] or "text/plain"), partial(_from_percent, data)
-    )
+    if ";base64" in parameters.lower():
+        return attach_base64(name, media_type or "", data)
+    file_name = _with_ending(name, media_type or "text/plain")
+    return Attached(file_name, partial(_from_percent, data))
 
 
 def attach_file(place: Place, name: str, member: str | None) -> Attached:
-    """Return a file of the place. Without a member, only the name is known."""
+    """Return the file `member` of the place under a name. Without a member, the content is unknown."""
     if member is None:
         return Attached(name, _read_nothing)
     return Attached(name, partial(place.read, member, ATTACHED_BYTES_MAX))
@@ -365,8 +426,10 @@ def _from_base64(data: str) -> bytes | None:
     if len(data) > ATTACHED_BYTES_MAX * 3 // 2:
         return None
     try:
-        plain = b"".join(unquote_to_bytes(data).split()).rstrip(b"=")
-        return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
+        digits = b"".join(unquote_to_bytes(data).split()).rstrip(b"=")
+        # Some programs omit the padding, which the decoder requires.
+        padding = b"=" * (-len(digits) % 4)
+        return base64.b64decode(digits + padding, validate=True)
     except (binascii.Error, ValueError):
         return None
 
@@ -385,7 +448,8 @@ def _read_nothing() -> None:
 def _with_ending(name: str, media_type: str) -> str:
     if "." in name:
         return name
-    return f"{name}{mimetypes.guess_extension(media_type) or ''}"
+    ending = mimetypes.guess_extension(media_type) or ""
+    return f"{name}{ending}"
 
 
 # -- the tree of messages ----------------------------------------------------------------
@@ -394,9 +458,26 @@ def _with_ending(name: str, media_type: str) -> str:
 def unfold(node: Node, content: Iterable[Piece | Result | Inserted]) -> list[Node]:
     """Return a message as a chain of nodes: text and calls, then the results of the calls, then more text.
 
-    The first node has the id of the message; the others have a number behind it.
+    The first node has the id of the message. The ids of the following nodes are the same id with a number.
     """
-    groups: list[list[Piece] | Result | Inserted] = []
+    groups = _group(content)
+    chain: list[Node] = []
+    for number, group in enumerate(groups):
+        values = _fields_of(group)
+        if chain:
+            values["id"] = f"{node.id}:{number}"
+            values["parent"] = chain[-1].id
+            values["extra"] = {}
+        if number < len(groups) - 1:
+            # The reason for the end belongs to the last node.
+            values["finish"] = ""
+        chain.append(msgspec.structs.replace(node, **values))
+    return chain
+
+
+def _group(content: Iterable[Piece | Result | Inserted]) -> list[_Group]:
+    """Return the content with consecutive pieces as a list. Without content, the only group is empty."""
+    groups: list[_Group] = []
     for piece in content:
         if isinstance(piece, Result | Inserted):
             groups.append(piece)
@@ -404,22 +485,23 @@ def unfold(node: Node, content: Iterable[Piece | Result | Inserted]) -> list[Nod
             groups[-1].append(piece)
         else:
             groups.append([piece])
-    chain: list[Node] = []
-    for number, group in enumerate(groups or [[]]):
-        values: dict[str, Any] = {}
-        if chain:
-            values = {"id": f"{node.id}:{number}", "parent": chain[-1].id, "extra": {}}
-        if number < len(groups) - 1:
-            values["finish"] = ""
-        if isinstance(group, Result):
-            values |= {"role": "tool", "parts": group.pieces, "outcome": group.outcome}
-            values |= {"call": group.call, "name": group.name, "model": ""}
-        elif isinstance(group, Inserted):
-            values |= {"role": group.role, "parts": group.pieces, "model": ""}
-        else:
-            values["parts"] = tuple(group)
-        chain.append(msgspec.structs.replace(node, **values))
-    return chain
+    return groups or [[]]
+
+
+def _fields_of(group: _Group) -> dict[str, Any]:
+    """Return the fields of the node of a group."""
+    if isinstance(group, Result):
+        return {
+            "role": "tool",
+            "parts": group.pieces,
+            "outcome": group.outcome,
+            "call": group.call,
+            "name": group.name,
+            "model": "",
+        }
+    if isinstance(group, Inserted):
+        return {"role": group.role, "parts": group.pieces, "model": ""}
+    return {"parts": tuple(group)}
 
 
 def arrange(
@@ -427,10 +509,13 @@ def arrange(
 ) -> tuple[tuple[Node, ...], str | None]:
     """Return the nodes of messages as a tree, parents first, and the last node of the shown path.
 
-    A message is a chain of nodes, and the parent of a message is the id of another message. Versions keep their order.
-    A repeated id gets a number. An unknown parent, and a message that is its own ancestor, become a beginning. A tool
-    result that names no call belongs to the call before it. A result without any call gets a call without arguments,
-    because a model accepts no result without a call. A message of reasoning only becomes a part of the answer after it.
+    A message is a chain of nodes, and the parent of a message is the id of a message. Versions keep their order.
+
+    - A repeated id gets a number.
+    - A message with an unknown parent, and the first message of a cycle, become a beginning.
+    - A tool result without the id of a call belongs to the call before the result.
+    - A tool result without a call gets a call without arguments, because models reject a result without a call.
+    - A message with reasoning only becomes a part of the following answer.
     """
     used: set[str] = set()
     chains: dict[str, list[Node]] = {}
@@ -448,7 +533,7 @@ def arrange(
             children.setdefault(parent, []).append(name)
     tree = _Tree(used)
     last: dict[str, str] = {}
-    # Messages that no root reaches are in a cycle. The first of them becomes a beginning.
+    # Messages out of reach of every root are in a cycle. The first message of a cycle becomes a beginning.
     for start in (*roots, *chains):
         stack = [start]
         while stack:
@@ -462,7 +547,8 @@ def arrange(
                 above = tree.add(msgspec.structs.replace(node, parent=above))
             last[name] = above or name
             stack += reversed(children.get(name, ()))
-    return tuple(tree.nodes), None if current is None else last.get(current)
+    shown = None if current is None else last.get(current)
+    return tuple(tree.nodes), shown
 
 
 def _make_unique(message: Sequence[Node], used: set[str]) -> list[Node]:
@@ -479,20 +565,20 @@ def _make_unique(message: Sequence[Node], used: set[str]) -> list[Node]:
 
 
 class _Tree:
-    """Nodes, parents first. Every tool result follows its call."""
+    """Collects nodes, parents first. Every tool result follows a call."""
 
     def __init__(self, used: set[str]) -> None:
         self.nodes: list[Node] = []
         self._used = used
         self._waiting: dict[str, list[ToolCall]] = {}
-        """The calls without a result at each node."""
+        """The calls without a result, by node."""
         self._answered: dict[str, int] = {}
-        """The position of the last tool result, for nodes that continue it."""
+        """The position of the last tool result, by node. The next node may continue the result."""
         self._thoughts: dict[str, tuple[int, tuple[Piece, ...]]] = {}
-        """The position and the parts of a message of reasoning only."""
+        """The position and the parts of a message with reasoning only, by node."""
 
     def add(self, node: Node) -> str:
-        """Add a node after its parent and return its id."""
+        """Add a node whose parent was added before. Return the id."""
         above = node.parent or ""
         if node.role == "assistant":
             node = self._add_thoughts(node)
@@ -510,17 +596,19 @@ class _Tree:
         return node.id
 
     def _add_thoughts(self, node: Node) -> Node:
-        """Return an answer with the reasoning of the message before, which becomes a link."""
-        if found := self._thoughts.get(node.parent or ""):
-            place, thoughts = found
+        """Return an answer with the reasoning of the previous message. The previous message becomes a link."""
+        before = self._thoughts.get(node.parent or "")
+        if before is not None:
+            place, thoughts = before
             first = self.nodes[place]
             self.nodes[place] = Node(id=first.id, parent=first.parent, role="")
             node = msgspec.structs.replace(node, parts=thoughts + node.parts)
         # Signed reasoning belongs to the message that the provider signed.
-        if node.parts and all(
+        is_unsigned = all(
             isinstance(part, Reasoning) and part.signature is None
             for part in node.parts
-        ):
+        )
+        if node.parts and is_unsigned:
             self._thoughts[node.id] = len(self.nodes), node.parts
         return node
 
@@ -530,20 +618,22 @@ class _Tree:
         if not node.call and not calls and place is not None:
             first = self.nodes[place]
             if node.name in ("", first.name):
-                # A second part of the same result. Another version of this part cannot be added as well.
+                # A second part of the same result. A further version of this part cannot be added as well.
                 del self._answered[above]
                 self._answered[node.id] = place
-                self.nodes[place] = msgspec.structs.replace(
-                    first, parts=first.parts + node.parts
-                )
+                parts = first.parts + node.parts
+                self.nodes[place] = msgspec.structs.replace(first, parts=parts)
                 return Node(id=node.id, parent=node.parent, role="", at=node.at)
-        call = next((one for one in calls if node.call in ("", one.id)), None)
-        if call is None:
-            node, call = self._add_call(node)
+        candidates = [call for call in calls if node.call in ("", call.id)]
+        if candidates:
+            answered = candidates[0]
+        else:
+            node, answered = self._add_call(node)
             calls = []
-        self._waiting[node.id] = [other for other in calls if other is not call]
+        self._waiting[node.id] = [call for call in calls if call is not answered]
         self._answered[node.id] = len(self.nodes)
-        return msgspec.structs.replace(node, call=call.id, name=node.name or call.name)
+        name = node.name or answered.name
+        return msgspec.structs.replace(node, call=answered.id, name=name)
 
     def _add_call(self, node: Node) -> tuple[Node, ToolCall]:
         call = ToolCall(node.call or node.id, node.name or "unknown", "{}")

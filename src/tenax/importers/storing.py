@@ -1,11 +1,12 @@
-"""Store imported conversations, so that a second import takes only what is new.
+"""Store imported conversations. A second import stores only new events.
 
-The id of a conversation is derived from its id in the source. A second import compares the stored events with the
-events of the source. If the source has more, the new events follow with their own times. If the conversation went on
-differently here (a person wrote in it, or the source changed), the conversation of the source is stored once more,
-beside the first one: nothing is replaced.
+The id of a conversation is derived from the id in the source. A second import compares the stored events with the
+events of the source. If the source has more events, the new events follow with their own times. If the conversation
+continued differently in Tenax (a person wrote a message, or the source changed), the conversation of the source becomes
+a second conversation. Nothing is replaced.
 
-Each conversation is one transaction, or several for a very long one. So an import can be stopped and repeated.
+A conversation is a single transaction, or several transactions for a very long conversation. So a person can stop and
+repeat an import.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ _COPIES_MAX: Final = 20
 _ENTRIES_AT_ONCE: Final = 20_000
 _TITLE_CHARS_MAX: Final = 300
 _EXTRA_BYTES_MAX: Final = 64 * 1024
-_ONES_OWN: Final = frozenset({*EDITS, "context.compacted"})
-"""Kinds of events that begin a transaction of their own in an existing conversation."""
+_SOLO: Final = frozenset({*EDITS, "context.compacted"})
+"""The kinds of events that begin a new transaction in an existing conversation."""
 
 
 class Found(NamedTuple):
-    """What an import did with a conversation, or in a dry run would do."""
+    """The result of the import of a conversation, or in a dry run the expected result."""
 
     outcome: Outcome
     conversation: str
@@ -75,9 +76,9 @@ class _Stored(NamedTuple):
 
     head: int
     matched: list[int]
-    """The seqs of the events that the source has too, in order."""
+    """The seqs of the events in common with the source, in order."""
     is_longer: bool
-    """Whether the stored conversation has events that the source lacks."""
+    """Whether the source lacks events of the stored conversation."""
 
 
 class Importer:
@@ -101,9 +102,9 @@ class Importer:
         self.count: Counter[str] = Counter()
 
     def store(self, draft: Draft) -> list[Found]:
-        """Store a conversation, and the branches that need a conversation of their own. Raises `InvalidInput`."""
+        """Store a conversation, and the branches in conversations of their own. Raises `InvalidInput`."""
         main, branches = split_branches(draft)
-        return [self._store_one(one) for one in (main, *branches)]
+        return [self._store_one(part) for part in (main, *branches)]
 
     def _store_one(self, draft: Draft) -> Found:
         for number in range(1, _COPIES_MAX):
@@ -117,7 +118,7 @@ class Importer:
         )
 
     def _try_store(self, draft: Draft, name: str, number: int) -> Found | None:
-        """Store under an id. Return `None` if the conversation there went on differently."""
+        """Store a conversation under an id. Return `None` if the stored conversation continued differently."""
         segment = self._derive("s_", draft.id, number)
         now = self._journal.clock.now_us()
         entries = list_entries(
@@ -152,12 +153,13 @@ class Importer:
                 continue
             mark = next(wanted, None)
             event = recorded.event
-            is_same = mark is not None and (
-                # The text was erased here. It stays erased.
-                recorded.kind == mark[0]
-                if recorded.erased or not isinstance(event, Event)
-                else mark_of(event) == mark
-            )
+            if mark is None:
+                return _Stored(head, matched, is_longer=True)
+            if recorded.erased or not isinstance(event, Event):
+                # A text that was erased in Tenax stays erased.
+                is_same = recorded.kind == mark[0]
+            else:
+                is_same = mark_of(event) == mark
             if not is_same:
                 return _Stored(head, matched, is_longer=True)
             matched.append(recorded.seq)
@@ -174,34 +176,37 @@ class Importer:
         number: int,
         now: int,
     ) -> Found:
-        head = self._opening(draft, segment, entries)
+        opened, settings = self._opening(draft, segment, entries)
         self._count(entries)
         outcome: Outcome = "new" if number == 1 else "beside"
         at = entries[0].at if entries else now
         opened_at = min(draft.at or at, at)
-        opened, *settings = head
-        assert isinstance(opened, ConversationOpened)
-        made = list(_make(entries, [], first=len(head) + 1))
-        first = [RawEvent(one.kind, opened_at, None, encode(one)) for one in settings]
-        first += made[:_ENTRIES_AT_ONCE]
+        first_seq = len(settings) + 2
+        events = list(_make(entries, [], first=first_seq))
+        batch = [
+            RawEvent(setting.kind, opened_at, None, encode(setting))
+            for setting in settings
+        ]
+        batch += events[:_ENTRIES_AT_ONCE]
         if self._dry_run:
             return Found(outcome, name, len(entries))
         try:
             self._journal.load(
-                name, opened, first, opened_at=opened_at, is_owed=self._remember
+                name, opened, batch, opened_at=opened_at, is_owed=self._remember
             )
         except ConversationExists:
             # Another import stored the conversation in the meantime.
             found = self._try_store(draft, name, number)
             return found if found is not None else self._store_one(draft)
-        self._append(name, made[_ENTRIES_AT_ONCE:], len(first) + 1)
+        self._append(name, events[_ENTRIES_AT_ONCE:], len(batch) + 1)
         return Found(outcome, name, len(entries))
 
     def _extend(self, name: str, entries: Sequence[Entry], stored: _Stored) -> Found:
         known = 0
-        left = len(stored.matched)
-        while left:
-            left -= entries[known].mark[0] in COMPARED
+        remaining = len(stored.matched)
+        while remaining:
+            if entries[known].mark[0] in COMPARED:
+                remaining -= 1
             known += 1
         new = entries[known:]
         self._count(new)
@@ -212,10 +217,10 @@ class Importer:
             # Runs are not compared, and no event refers to a run by its seq.
             last = next(seqs) if entry.mark[0] in COMPARED else last
             places.append(last)
-        made = list(_make(new, places, first=stored.head + 1))
+        events = list(_make(new, places, first=stored.head + 1))
         if not self._dry_run:
             try:
-                self._append(name, made, stored.head)
+                self._append(name, events, stored.head)
             except HeadMoved:
                 raise InvalidInput(
                     f"Conversation {name} changed during the import.",
@@ -223,41 +228,39 @@ class Importer:
                 ) from None
         return Found("grown", name, len(new))
 
-    def _append(self, name: str, made: Sequence[RawEvent], head: int) -> None:
-        for part in _parts_of(made):
+    def _append(self, name: str, events: Sequence[RawEvent], head: int) -> None:
+        for part in _parts_of(events):
             stored = self._journal.extend(name, part, expect=Expect(head=head))
             head = stored[-1].seq
 
     def _opening(
         self, draft: Draft, segment: str, entries: Sequence[Entry]
-    ) -> list[Event]:
-        """Return the first events: the opening, the title and the place in the list."""
+    ) -> tuple[ConversationOpened, list[Event]]:
+        """Return the first event, and the events with the title and the place in the list."""
         imported: dict[str, Any] = {**self._keep(draft.extra)}
-        imported |= {"kind": self._kind, "id": make_storable(draft.id)}
+        imported["kind"] = self._kind
+        imported["id"] = make_storable(draft.id)
         if draft.parent is not None:
-            imported |= {
-                "parent": self._derive("c_", draft.parent, 1),
-                "relation": draft.relation,
-            }
-        events: list[Event] = [
-            ConversationOpened(
-                self._journal.owner,
-                segment,
-                source=self._kind,
-                extra={"import": imported},
-            )
-        ]
+            imported["parent"] = self._derive("c_", draft.parent, 1)
+            imported["relation"] = draft.relation
+        opened = ConversationOpened(
+            self._journal.owner,
+            segment,
+            source=self._kind,
+            extra={"import": imported},
+        )
+        settings: list[Event] = []
         title = to_one_line(make_storable(draft.title))[:_TITLE_CHARS_MAX].strip()
         if title:
-            events.append(ConversationTitled(title))
+            settings.append(ConversationTitled(title))
         if draft.pinned:
-            events.append(ConversationPinned(pinned=True))
+            settings.append(ConversationPinned(pinned=True))
         if draft.archived or draft.relation == "delegate" or not entries:
-            events.append(ConversationArchived(archived=True))
-        return events
+            settings.append(ConversationArchived(archived=True))
+        return opened, settings
 
     def _keep(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Return what has no other place. If it is long, it becomes a file."""
+        """Return the fields without an equivalent in Tenax. Long fields become a file."""
         kept: dict[str, Any] = clean(extra)
         data = msgspec.json.encode(kept)
         if len(data) <= _EXTRA_BYTES_MAX:
@@ -265,7 +268,7 @@ class Importer:
         return {"kept": {"blob": self._put_blob(data)}}
 
     def _put_file(self, file: Attached) -> Sequence[Part]:
-        """Store a file of a message. In place of a missing or too large file stands a file with the reason."""
+        """Store a file of a message. A file with the reason replaces a missing or too large file."""
         name = clean_name(make_storable(file.name))
         data = file.read()
         if data is None:
@@ -293,21 +296,20 @@ class Importer:
 def _make(
     entries: Sequence[Entry], places: Sequence[int], *, first: int
 ) -> Iterator[RawEvent]:
-    """Yield the events with their references. `places` has the seqs of the stored entries before."""
+    """Yield the events with their references. `places` has the seqs of the earlier entries, which are stored."""
     seqs = [*places, *range(first, first + len(entries))]
     for entry in entries:
         event = entry.make(seqs)
         yield RawEvent(event.kind, entry.at, entry.run, encode(event))
 
 
-def _parts_of(made: Sequence[RawEvent]) -> Iterator[Sequence[RawEvent]]:
+def _parts_of(events: Sequence[RawEvent]) -> Iterator[Sequence[RawEvent]]:
     """Yield the transactions for events in an existing conversation."""
     start = 0
-    for place in range(1, len(made) + 1):
-        if (
-            place == len(made)
-            or place - start >= _ENTRIES_AT_ONCE
-            or made[place].kind in _ONES_OWN
-        ):
-            yield made[start:place]
-            start = place
+    for end in range(1, len(events)):
+        is_full = end - start >= _ENTRIES_AT_ONCE
+        if is_full or events[end].kind in _SOLO:
+            yield events[start:end]
+            start = end
+    if events:
+        yield events[start:]
