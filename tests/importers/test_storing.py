@@ -370,6 +370,26 @@ def test_memory_follows_only_if_asked(journal: Journal) -> None:
     assert clean_store(journal)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_memory_follows_what_grows(journal: Journal, before: bool) -> None:
+    """A later import with `remember` adds further turns, and answers to the same question."""
+    Importer(journal, "chatgpt", remember=before).store(talk(*HELLO))
+    more = answer("3", "How are you?", "2", 3)
+    more_later = (user("4", "Fine", "3", 4), answer("5", "Good", "4", 5))
+    nodes = HELLO
+    for new in [(more,), more_later[:1], more_later[1:]]:
+        nodes += new
+        importer = Importer(journal, "chatgpt", remember=True)
+        assert [one.outcome for one in importer.store(talk(*nodes))] == ["grown"]
+        assert journal.head(only(journal)).run is None
+    reader = Reader("memory:test", "turns", "beginning")
+    assert journal.behind(reader) != []
+    texts = [text for _, text in shown(journal, only(journal))]
+    assert texts == ["Hello", "Hi!", "How are you?", "Fine", "Good"]
+    assert isinstance(events(journal, only(journal))[-1].event, RunFinished)
+    assert clean_store(journal)
+
+
 def test_an_unanswered_question_starts_no_run(journal: Journal) -> None:
     """A question without an answer waits for nobody, with `remember` too."""
     Importer(journal, "chatgpt", remember=True).store(
