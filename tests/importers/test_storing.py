@@ -11,7 +11,14 @@ import pytest
 
 import tenax
 from tenax.errors import InvalidInput
-from tenax.events import ConversationOpened, MessageAssistant, MessageUser, RunFinished
+from tenax.events import (
+    ConversationOpened,
+    MessageAssistant,
+    MessageTool,
+    MessageUser,
+    RunFinished,
+    ToolFinished,
+)
 from tenax.importers.draft import Attached, Draft, Node
 from tenax.importers.storing import Importer
 from tenax.journal import Journal
@@ -213,6 +220,30 @@ def test_tool_calls_stay_tool_calls(journal: Journal) -> None:
     assert ("results", "3 cats") in seen_by_model(journal, name)
     kept = [one.event for one in events(journal, name) if one.kind == "message.tool"]
     assert kept[0].parts == [ToolResult("lost", "x", "shell")]  # type: ignore[union-attr]
+    assert clean_store(journal)
+
+
+def test_a_result_belongs_to_no_call_of_another_branch(journal: Journal) -> None:
+    """Answers of two branches have calls with the same id, and a third branch has a result without its answer."""
+
+    def call(name: str, parent: str) -> Node:
+        parts = (ToolCall("c", "time", "{}"),)
+        return Node(id=name, parent=parent, role="assistant", parts=parts)
+
+    def result(name: str, parent: str) -> Node:
+        parts = (Text(f"Result {name}"),)
+        return Node(id=name, parent=parent, role="tool", parts=parts, call="c")
+
+    nodes = [user("1", "Hello", None)]
+    for one in "ab":
+        nodes += (user(one, one, "1"), call(f"{one}1", one))
+        nodes.append(result(f"{one}2", f"{one}1"))
+    store(journal, talk(*nodes, user("c", "c", "1"), result("c2", "c")))
+    found = events(journal, only(journal))
+    called = [one.seq for one in found if isinstance(one.event, MessageAssistant)]
+    results = [one.event for one in found if isinstance(one.event, ToolFinished)]
+    assert [one.message for one in results] == called
+    assert isinstance(found[-1].event, MessageTool)
     assert clean_store(journal)
 
 
