@@ -421,6 +421,17 @@ def test_memory_follows_what_grows(journal: Journal, before: bool) -> None:
     assert clean_store(journal)
 
 
+def test_several_turns_of_a_later_import_leave_no_question(journal: Journal) -> None:
+    """A later import with `remember` adds two turns at once, and no message waits for an answer afterwards."""
+    importer = Importer(journal, "chatgpt", remember=True)
+    importer.store(talk(*HELLO))
+    turns = (user("3", "And?", "2"), answer("4", "Yes", "3"), user("5", "So?", "4"))
+    importer.store(talk(*HELLO, *turns, answer("6", "No", "5")))
+    assert journal.head(only(journal)).unanswered == 0
+    assert journal.waiting(only(journal)) == []
+    assert clean_store(journal)
+
+
 def test_an_unanswered_question_starts_no_run(journal: Journal) -> None:
     """A question without an answer waits for nobody, with `remember` too."""
     Importer(journal, "chatgpt", remember=True).store(
