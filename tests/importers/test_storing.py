@@ -11,7 +11,14 @@ import pytest
 
 import tenax
 from tenax.errors import InvalidInput
-from tenax.events import ConversationOpened, MessageAssistant, MessageUser, RunFinished
+from tenax.events import (
+    ConversationOpened,
+    MessageAssistant,
+    MessageTool,
+    MessageUser,
+    RunFinished,
+    ToolFinished,
+)
 from tenax.importers.draft import Attached, Draft, Node
 from tenax.importers.storing import Importer
 from tenax.journal import Journal
@@ -216,6 +223,30 @@ def test_tool_calls_stay_tool_calls(journal: Journal) -> None:
     assert clean_store(journal)
 
 
+def test_a_result_belongs_to_no_call_of_another_branch(journal: Journal) -> None:
+    """Answers of two branches have calls with the same id, and a third branch has a result without its answer."""
+
+    def call(name: str, parent: str) -> Node:
+        parts = (ToolCall("c", "time", "{}"),)
+        return Node(id=name, parent=parent, role="assistant", parts=parts)
+
+    def result(name: str, parent: str) -> Node:
+        parts = (Text(f"Result {name}"),)
+        return Node(id=name, parent=parent, role="tool", parts=parts, call="c")
+
+    nodes = [user("1", "Hello", None)]
+    for one in "ab":
+        nodes += (user(one, one, "1"), call(f"{one}1", one))
+        nodes.append(result(f"{one}2", f"{one}1"))
+    store(journal, talk(*nodes, user("c", "c", "1"), result("c2", "c")))
+    found = events(journal, only(journal))
+    called = [one.seq for one in found if isinstance(one.event, MessageAssistant)]
+    results = [one.event for one in found if isinstance(one.event, ToolFinished)]
+    assert [one.message for one in results] == called
+    assert isinstance(found[-1].event, MessageTool)
+    assert clean_store(journal)
+
+
 def test_versions_become_versions(journal: Journal) -> None:
     """An edited question and a regenerated answer can be switched to, and the shown path stays the shown one."""
     nodes = (
@@ -367,6 +398,37 @@ def test_memory_follows_only_if_asked(journal: Journal) -> None:
     found = events(journal, behind.conversation)
     assert isinstance(found[-1].event, RunFinished)
     assert journal.head(behind.conversation).unanswered == 0
+    assert clean_store(journal)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_memory_follows_what_grows(journal: Journal, before: bool) -> None:
+    """A later import with `remember` adds further turns, and answers to the same question."""
+    Importer(journal, "chatgpt", remember=before).store(talk(*HELLO))
+    more = answer("3", "How are you?", "2", 3)
+    more_later = (user("4", "Fine", "3", 4), answer("5", "Good", "4", 5))
+    nodes = HELLO
+    for new in [(more,), more_later[:1], more_later[1:]]:
+        nodes += new
+        importer = Importer(journal, "chatgpt", remember=True)
+        assert [one.outcome for one in importer.store(talk(*nodes))] == ["grown"]
+        assert journal.head(only(journal)).run is None
+    reader = Reader("memory:test", "turns", "beginning")
+    assert journal.behind(reader) != []
+    texts = [text for _, text in shown(journal, only(journal))]
+    assert texts == ["Hello", "Hi!", "How are you?", "Fine", "Good"]
+    assert isinstance(events(journal, only(journal))[-1].event, RunFinished)
+    assert clean_store(journal)
+
+
+def test_several_turns_of_a_later_import_leave_no_question(journal: Journal) -> None:
+    """A later import with `remember` adds two turns at once, and no message waits for an answer afterwards."""
+    importer = Importer(journal, "chatgpt", remember=True)
+    importer.store(talk(*HELLO))
+    turns = (user("3", "And?", "2"), answer("4", "Yes", "3"), user("5", "So?", "4"))
+    importer.store(talk(*HELLO, *turns, answer("6", "No", "5")))
+    assert journal.head(only(journal)).unanswered == 0
+    assert journal.waiting(only(journal)) == []
     assert clean_store(journal)
 
 

@@ -297,6 +297,7 @@ class _Writer:
             path = tree.path_to(name)
             again = path[path.index(pivot) : -1]
         self._end_run()
+        self._forget_calls(tree.path_to(pivot)[:-1])
         place = self._places[pivot]
         self._put(
             (ConversationRewound.kind,),
@@ -304,6 +305,15 @@ class _Writer:
         )
         for earlier, following in pairwise([*again, name]):
             self._write_node(earlier, following)
+
+    def _forget_calls(self, path: list[str]) -> None:
+        """Forget the calls of other branches than the path: a result must not belong to an answer that was undone."""
+        self._calls = {
+            make_storable(part.id): self._places[name]
+            for name in path
+            for part in self._tree.nodes[name].parts
+            if isinstance(part, ToolCall)
+        }
 
     def _put(
         self, mark: tuple[str, ...], make: Callable[[Seqs], Event], *, run: bool = False

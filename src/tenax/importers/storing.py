@@ -33,6 +33,8 @@ from tenax.events import (
     ConversationPinned,
     ConversationTitled,
     Event,
+    RunFinished,
+    RunStarted,
     encode,
 )
 from tenax.importers.draft import Attached, Draft
@@ -75,6 +77,8 @@ class _Stored(NamedTuple):
     """The comparison of a stored conversation with a source."""
 
     head: int
+    run: str | None
+    """The open run."""
     matched: list[int]
     """The seqs of the events in common with the source, in order."""
     is_longer: bool
@@ -145,7 +149,8 @@ class Importer:
 
     def _compare(self, name: str, entries: Sequence[Entry]) -> _Stored:
         """Compare a stored conversation. Raises `NoSuchConversation` or `Gone`."""
-        head = self._journal.head(name).head
+        found = self._journal.head(name)
+        head, run = found.head, found.run
         wanted = iter([entry.mark for entry in entries if entry.mark[0] in COMPARED])
         matched: list[int] = []
         for recorded in events_after(self._journal, name, 0, head):
@@ -154,16 +159,16 @@ class Importer:
             mark = next(wanted, None)
             event = recorded.event
             if mark is None:
-                return _Stored(head, matched, is_longer=True)
+                return _Stored(head, run, matched, is_longer=True)
             if recorded.erased or not isinstance(event, Event):
                 # A text that was erased in Tenax stays erased.
                 is_same = recorded.kind == mark[0]
             else:
                 is_same = mark_of(event) == mark
             if not is_same:
-                return _Stored(head, matched, is_longer=True)
+                return _Stored(head, run, matched, is_longer=True)
             matched.append(recorded.seq)
-        return _Stored(head, matched, is_longer=False)
+        return _Stored(head, run, matched, is_longer=False)
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -208,7 +213,14 @@ class Importer:
             if entries[known].mark[0] in COMPARED:
                 remaining -= 1
             known += 1
-        new = entries[known:]
+        # The end of a run is not compared. The run has ended here, or was not imported.
+        if (
+            known < len(entries)
+            and entries[known].mark[0] == RunFinished.kind
+            and entries[known].run != stored.run
+        ):
+            known += 1
+        begun, new = _begin_again(entries[known:], stored, known)
         self._count(new)
         seqs = iter(stored.matched)
         last = 0
@@ -217,7 +229,8 @@ class Importer:
             # Runs are not compared, and no event refers to a run by its seq.
             last = next(seqs) if entry.mark[0] in COMPARED else last
             places.append(last)
-        events = list(_make(new, places, first=stored.head + 1))
+        first = stored.head + 1 + len(begun)
+        events = [*begun, *_make(new, places, first=first)]
         if not self._dry_run:
             try:
                 self._append(name, events, stored.head)
@@ -291,6 +304,21 @@ class Importer:
 
     def _count(self, entries: Sequence[Entry]) -> None:
         self.count.update(entry.mark[0] for entry in entries)
+
+
+def _begin_again(
+    new: Sequence[Entry], stored: _Stored, known: int
+) -> tuple[list[RawEvent], Sequence[Entry]]:
+    """Return the beginning of a further run, and the events, if the first of them continue a run that has ended."""
+    first = next((entry for entry in new if entry.run is not None), None)
+    if first is None or first.run == stored.run or first.mark[0] == RunStarted.kind:
+        return [], new
+    run = first.run
+    name = f"{run}-{known}"
+    started = RawEvent(RunStarted.kind, new[0].at, name, encode(RunStarted([])))
+    return [started], [
+        entry._replace(run=name) if entry.run == run else entry for entry in new
+    ]
 
 
 def _make(

@@ -1109,11 +1109,12 @@ class _StoreLookup:
         )
 
     def first_waiting(self, taken: Sequence[int]) -> int:
-        where = {"low": self._low, "high": self._high, "limit": len(taken) + 1}
+        gone = self._taken.union(taken)
+        where = {"low": self._low, "high": self._high, "limit": len(gone) + 1}
         waiting = [
             row_key & ALL_SEQS for (row_key,) in self._tx.run("waiting", where)
         ] + self._noted
-        return next((seq for seq in waiting if seq not in taken), 0)
+        return next((seq for seq in waiting if seq not in gone), 0)
 
     def is_waiting(self, seq: int) -> bool:
         if seq in self._taken | self._withdrawn or self._is_undone(seq):
