@@ -22,6 +22,7 @@ from tenax.importers.draft import (
 )
 from tenax.importers.place import Place
 from tenax.importers.reading import (
+    JsonObject,
     JsonSource,
     arrange,
     as_dict,
@@ -72,7 +73,7 @@ class _ChatGPT(JsonSource):
             if file_id:
                 self._files.setdefault(file_id[0], name)
 
-    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+    def read_draft(self, conversation: JsonObject) -> Draft | Skipped | None:
         title = get_text(conversation, "title")
         name = get_text(conversation, "conversation_id", "id")
         if "mapping" not in conversation:
@@ -159,7 +160,7 @@ class _ChatGPT(JsonSource):
         )
 
     def _read_pieces(
-        self, content: dict[str, Any], metadata: dict[str, Any]
+        self, content: JsonObject, metadata: JsonObject
     ) -> Iterator[Piece]:
         names: dict[str, str] = {}
         for attachment in get_dicts(metadata, "attachments"):
@@ -173,7 +174,7 @@ class _ChatGPT(JsonSource):
             pointer = _find_pointer(piece)
             if not pointer:
                 kind = get_text(piece, "content_type") or "no type"
-                self.left_out[f"unknown content ({kind[:60]})"] += 1
+                self.count_unknown(kind)
                 continue
             file_id = _file_id(pointer)
             attached.add(file_id)
@@ -189,9 +190,9 @@ class _ChatGPT(JsonSource):
         return attach_file(self.place, name, member)
 
 
-def _in_order(mapping: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+def _in_order(mapping: JsonObject) -> Iterable[tuple[str, Any]]:
     """Return the messages. The versions of a message are in the order of `children`."""
-    ordered: dict[str, Any] = {}
+    ordered: JsonObject = {}
     for entry in mapping.values():
         for child in get_list(as_dict(entry), "children"):
             if isinstance(child, str) and child in mapping:
@@ -200,9 +201,7 @@ def _in_order(mapping: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     return [*beginnings.items(), *ordered.items()]
 
 
-def _is_hidden(
-    message: dict[str, Any], metadata: dict[str, Any], content: dict[str, Any]
-) -> bool:
+def _is_hidden(message: JsonObject, metadata: JsonObject, content: JsonObject) -> bool:
     if metadata.get("is_visually_hidden_from_conversation") is True:
         return True
     # The results of tools have no weight, but belong to their calls.
@@ -213,8 +212,8 @@ def _is_hidden(
 
 
 def _read_content(
-    content: dict[str, Any],
-) -> Iterator[Text | Reasoning | dict[str, Any]]:
+    content: JsonObject,
+) -> Iterator[Text | Reasoning | JsonObject]:
     """Yield the text and the reasoning of a message, and other parts unchanged."""
     kind = content.get("content_type")
     if kind == "thoughts":
@@ -235,7 +234,7 @@ def _read_content(
         yield content
 
 
-def _read_thoughts(content: dict[str, Any]) -> Iterator[Reasoning]:
+def _read_thoughts(content: JsonObject) -> Iterator[Reasoning]:
     for thought in get_dicts(content, "thoughts"):
         texts = (get_text(thought, "summary"), get_text(thought, "content"))
         text = "\n\n".join(filter(None, texts))
@@ -243,7 +242,7 @@ def _read_thoughts(content: dict[str, Any]) -> Iterator[Reasoning]:
             yield Reasoning(text)
 
 
-def _find_pointer(part: dict[str, Any]) -> str:
+def _find_pointer(part: JsonObject) -> str:
     """Return the pointer to the file of an image, an audio or a video, or an empty text."""
     for field in (
         "asset_pointer",
@@ -264,7 +263,7 @@ def _file_id(pointer: str) -> str:
     return file_id[0] if file_id else name
 
 
-def _read_arguments(content: dict[str, Any], pieces: list[Piece]) -> str:
+def _read_arguments(content: JsonObject, pieces: list[Piece]) -> str:
     """Return the arguments of a call: a JSON object unchanged, and other text, such as code, as a single argument."""
     text = "\n".join(piece.text for piece in pieces if isinstance(piece, Text))
     try:

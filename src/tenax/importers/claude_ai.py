@@ -22,6 +22,7 @@ from tenax.importers.draft import (
 )
 from tenax.importers.place import Place
 from tenax.importers.reading import (
+    JsonObject,
     JsonSource,
     Result,
     arrange,
@@ -78,7 +79,7 @@ class _ClaudeAI(JsonSource):
             for file_id in _UUID.findall(name):
                 self._files.setdefault(file_id, name)
 
-    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+    def read_draft(self, conversation: JsonObject) -> Draft | Skipped | None:
         title = get_text(conversation, "name")
         name = get_text(conversation, "uuid")
         messages = conversation.get("chat_messages")
@@ -105,7 +106,7 @@ class _ClaudeAI(JsonSource):
             extra=extra,
         )
 
-    def _read_messages(self, messages: list[dict[str, Any]]) -> list[list[Node]]:
+    def _read_messages(self, messages: list[JsonObject]) -> list[list[Node]]:
         """Return the messages as chains. Older exports name no parents: every message follows the previous message."""
         chains: list[list[Node]] = []
         is_tree = any("parent_message_uuid" in message for message in messages)
@@ -124,7 +125,7 @@ class _ClaudeAI(JsonSource):
         return chains
 
     def _read_message(
-        self, message: dict[str, Any], name: str, parent: str | None
+        self, message: JsonObject, name: str, parent: str | None
     ) -> list[Node]:
         is_user = message.get("sender") == "human"
         content = [*self._read_content(get_list(message, "content"), name)]
@@ -164,9 +165,9 @@ class _ClaudeAI(JsonSource):
                 media_type = get_text(source, "media_type")
                 yield attach_base64("image", media_type, get_text(source, "data"))
             else:
-                self.left_out[f"unknown content ({as_text(kind)[:60]})"] += 1
+                self.count_unknown(as_text(kind))
 
-    def _read_result(self, block: dict[str, Any], unanswered: list[ToolCall]) -> Result:
+    def _read_result(self, block: JsonObject, unanswered: list[ToolCall]) -> Result:
         call_id = get_text(block, "tool_use_id")
         name = get_text(block, "name")
         candidates = [call for call in unanswered if call_id in ("", call.id)]
@@ -192,7 +193,7 @@ class _ClaudeAI(JsonSource):
         outcome: Outcome = "failed" if block.get("is_error") is True else "done"
         return Result(call_id, name, tuple(pieces), outcome)
 
-    def _read_files(self, message: dict[str, Any]) -> Iterator[Attached]:
+    def _read_files(self, message: JsonObject) -> Iterator[Attached]:
         seen: set[str] = set()
         for attachment in get_dicts(message, "attachments"):
             text = get_text(attachment, "extracted_content")
@@ -212,7 +213,7 @@ class _ClaudeAI(JsonSource):
                 yield attach_file(self.place, name or file_id, self._files.get(file_id))
 
 
-def _read_call(block: dict[str, Any], substitute_id: str) -> ToolCall:
+def _read_call(block: JsonObject, substitute_id: str) -> ToolCall:
     # Older exports have calls without ids.
     call_id = get_text(block, "id") or substitute_id
     name = get_text(block, "name") or "unknown"
@@ -222,7 +223,7 @@ def _read_call(block: dict[str, Any], substitute_id: str) -> ToolCall:
     return ToolCall(call_id, name, to_json(arguments))
 
 
-def _read_thinking(block: dict[str, Any]) -> Iterator[Reasoning]:
+def _read_thinking(block: JsonObject) -> Iterator[Reasoning]:
     text = get_text(block, "thinking")
     start = read_time(block.get("start_timestamp"))
     stop = read_time(block.get("stop_timestamp"))

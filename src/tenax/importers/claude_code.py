@@ -29,6 +29,7 @@ from tenax.importers.draft import (
 )
 from tenax.importers.place import Place, read_lines
 from tenax.importers.reading import (
+    JsonObject,
     arrange,
     as_dict,
     as_list,
@@ -254,7 +255,7 @@ class _ClaudeCode:
             drafts = session.drafts(_id_of(stem, session.session_id), self._begun)
         yield from drafts
 
-    def _describe(self, name: str) -> dict[str, Any]:
+    def _describe(self, name: str) -> JsonObject:
         """Return the description of a sub-agent, or an empty object."""
         meta = f"{name.removesuffix('.jsonl')}.meta.json"
         if not self._place.has(meta):
@@ -322,7 +323,7 @@ class _Message:
         self.finish = ""
         self.call = ""
         self.outcome: Outcome = "done"
-        self.extra: dict[str, Any] = {}
+        self.extra: JsonObject = {}
         self.blocks: set[int] = set()
         self.is_placed = False
         """Whether `parent` is the id of a message, and not of a line."""
@@ -350,7 +351,7 @@ class _Session:
         """The last result of the calls of a message, by the id of the message."""
         self._results: set[str] = set()
         self._titles: dict[str, str] = {}
-        self._boundary: dict[str, Any] = {}
+        self._boundary: JsonObject = {}
         self._preserved: dict[str, str] = {}
         """The summary between the last preserved message and the next message, by the line of the preserved message."""
         self._last = ""
@@ -490,7 +491,7 @@ class _Session:
             self._preserved[tail] = line.uuid
         self._boundary = {}
 
-    def _add_result(self, line: _Line, block: dict[str, Any], number: int) -> None:
+    def _add_result(self, line: _Line, block: JsonObject, number: int) -> None:
         call = get_text(block, "tool_use_id")
         if call and call in self._results:
             self.left_out["repeated results of a tool call"] += 1
@@ -613,9 +614,7 @@ class _Session:
             title = _first_line(messages)
             yield self._draft(f"{id_}/{root}", messages, id_, "delegate", title)
 
-    def delegate(
-        self, parent: str, name: str, about: dict[str, Any]
-    ) -> Iterator[Draft]:
+    def delegate(self, parent: str, name: str, about: JsonObject) -> Iterator[Draft]:
         """Yield the sub-agent of a file."""
         if not self._messages:
             self.left_out["sessions without a message"] += 1
@@ -658,7 +657,7 @@ class _Session:
         parent: str,
         relation: Any,  # noqa: ANN401  (the literal of Draft)
         title: str,
-        extra: dict[str, Any] | None = None,
+        extra: JsonObject | None = None,
     ) -> Draft:
         last = messages[-1].id
         shown = self._nearest(self._last) if not messages[-1].sidechain else None

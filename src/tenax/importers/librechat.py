@@ -14,6 +14,7 @@ from tenax.importers.place import Place
 from tenax.importers.reading import (
     ATTACHED_BYTES_MAX,
     Inserted,
+    JsonObject,
     JsonSource,
     Result,
     arrange,
@@ -69,7 +70,7 @@ class _LibreChat(JsonSource):
                 continue
             yield from read_object(data.removeprefix(_BOM), name, self.read_draft)
 
-    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+    def read_draft(self, conversation: JsonObject) -> Draft | Skipped | None:
         title = get_text(conversation, "title")
         name = get_text(conversation, "conversationId")
         options = get_dict(conversation, "options")
@@ -102,7 +103,7 @@ class _LibreChat(JsonSource):
         )
 
     def _read_message(
-        self, message: dict[str, Any], name: str, above: str | None
+        self, message: JsonObject, name: str, above: str | None
     ) -> list[Node]:
         is_user = message.get("isCreatedByUser") is True
         parent = get_text(message, "parentMessageId") if above is None else above
@@ -153,9 +154,9 @@ class _LibreChat(JsonSource):
             elif kind in ("image_file", "video_file", "audio_file"):
                 yield from self._read_files([part.get(kind)])
             elif part:
-                self.left_out[f"unknown content ({kind[:60]})"] += 1
+                self.count_unknown(kind)
 
-    def _read_inserted(self, kind: str, part: dict[str, Any]) -> Iterator[Inserted]:
+    def _read_inserted(self, kind: str, part: JsonObject) -> Iterator[Inserted]:
         """Yield a summary, or a message that the person wrote during the answer."""
         if kind == "summary":
             pieces: list[Text] = []
@@ -182,7 +183,7 @@ class _LibreChat(JsonSource):
 
 def _flatten(
     messages: list[Any],
-) -> Iterator[tuple[dict[str, Any], str, str | None]]:
+) -> Iterator[tuple[JsonObject, str, str | None]]:
     """Yield every message with the id, and with the id of the enclosing message."""
     stack: list[tuple[object, str | None]] = []
     stack += [(message, None) for message in reversed(messages)]
@@ -212,7 +213,7 @@ def _read_value(value: object) -> str:
     return as_text(value) or get_text(as_dict(value), "value")
 
 
-def _read_call(call: dict[str, Any], substitute_id: str) -> Iterator[Piece | Result]:
+def _read_call(call: JsonObject, substitute_id: str) -> Iterator[Piece | Result]:
     kind = get_text(call, "type")
     # Assistants have the call inside `function` or `code_interpreter`.
     inner = as_dict(call.get(kind)) or call

@@ -26,6 +26,7 @@ from tenax.importers.draft import (
 )
 from tenax.importers.place import Place, read_items, read_rows
 from tenax.importers.reading import (
+    JsonObject,
     JsonSource,
     Result,
     arrange,
@@ -94,7 +95,7 @@ class _OpenWebUI(JsonSource):
             is_rows = first[:1] == b"{" and first != b"{"
             yield from read_rows(path) if is_rows else read_items(path)
 
-    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+    def read_draft(self, conversation: JsonObject) -> Draft | Skipped | None:
         chat = conversation.get("chat", conversation)
         title = get_text(conversation, "title")
         name = get_text(conversation, "id")
@@ -130,9 +131,7 @@ class _OpenWebUI(JsonSource):
             extra=self._keep_chat(conversation, chat),
         )
 
-    def _keep_chat(
-        self, conversation: dict[str, Any], chat: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _keep_chat(self, conversation: JsonObject, chat: JsonObject) -> JsonObject:
         tags = get_list(get_dict(conversation, "meta"), "tags") or get_list(
             chat, "tags"
         )
@@ -142,7 +141,7 @@ class _OpenWebUI(JsonSource):
         kept |= keep(chat, "params", "system", left_out=self.left_out)
         return kept
 
-    def _read_message(self, key: str, message: dict[str, Any]) -> list[Node]:
+    def _read_message(self, key: str, message: JsonObject) -> list[Node]:
         role = message.get("role")
         parent = get_text(message, "parentId") or None
         link = Node(id=key, parent=parent, role="")
@@ -184,7 +183,7 @@ class _OpenWebUI(JsonSource):
         )
         return unfold(node, content)
 
-    def _read_answer(self, message: dict[str, Any]) -> list[Piece | Result]:
+    def _read_answer(self, message: JsonObject) -> list[Piece | Result]:
         key = get_text(message, "id")
         output = [*self._read_output(get_list(message, "output"), key)]
         if any(not isinstance(piece, Reasoning) for piece in output):
@@ -207,14 +206,14 @@ class _OpenWebUI(JsonSource):
                     f"unknown content ({as_text(part.get('type'))[:60]})"
                 ] += 1
 
-    def _read_files(self, message: dict[str, Any]) -> Iterator[Attached]:
+    def _read_files(self, message: JsonObject) -> Iterator[Attached]:
         for file in get_dicts(message, "files"):
             inner = get_dict(file, "file")
             name = get_text(file, "name") or get_text(inner, "filename")
             kind = get_text(file, "type") or "file"
             yield self._attach(get_text(file, "url"), name or kind, inner)
 
-    def _attach(self, url: str, name: str, file: dict[str, Any]) -> Attached:
+    def _attach(self, url: str, name: str, file: JsonObject) -> Attached:
         attached = attach_data_url(name, url)
         if attached is not None:
             return attached
@@ -253,17 +252,17 @@ class _OpenWebUI(JsonSource):
                 yield ToolCall(call, "code_interpreter", to_json(code))
                 yield _read_code_output(call, item.get("output"))
             else:
-                self.left_out[f"unknown content ({kind[:60]})"] += 1
+                self.count_unknown(kind)
 
 
-def _list_messages(chat: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
+def _list_messages(chat: JsonObject) -> dict[str, JsonObject] | None:
     """Return the messages by id, from the tree or from the list of older versions, or `None` without either."""
     tree = get_dict(chat, "history").get("messages")
     if isinstance(tree, dict):
         return _list_tree(tree)
     if not isinstance(chat.get("messages"), list):
         return None
-    messages: dict[str, dict[str, Any]] = {}
+    messages: dict[str, JsonObject] = {}
     previous: str | None = None
     for number, message in enumerate(get_dicts(chat, "messages")):
         key = get_text(message, "id") or f"message-{number}"
@@ -272,7 +271,7 @@ def _list_messages(chat: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
     return messages
 
 
-def _list_tree(tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _list_tree(tree: JsonObject) -> dict[str, JsonObject]:
     """Return the messages. The versions of a message are in the order of `childrenIds`."""
     children: dict[str, None] = {}
     for message in tree.values():

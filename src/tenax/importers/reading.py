@@ -33,6 +33,7 @@ from tenax.parts import Reasoning, Text, ToolCall
 __all__ = [
     "ATTACHED_BYTES_MAX",
     "Inserted",
+    "JsonObject",
     "JsonSource",
     "Result",
     "arrange",
@@ -64,6 +65,7 @@ __all__ = [
 ATTACHED_BYTES_MAX: Final = 64 * 1024**2
 """The store keeps no larger files."""
 _KEPT_BYTES_MAX: Final = 16 * 1024
+_KIND_CHARS_MAX: Final = 60
 _KEY_LEVELS: Final = 2
 _LOOKED_AT_MAX: Final = 200
 _DATA_URL_HEAD_CHARS: Final = 1000
@@ -71,6 +73,9 @@ _TOKEN = re.compile(
     r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|[^\s\[\]{},:"]++', re.DOTALL
 )
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[^;,]*)*),", re.ASCII)
+
+
+JsonObject = dict[str, Any]
 
 
 class Result(NamedTuple):
@@ -273,9 +278,13 @@ class JsonSource:
         for name in self.names:
             yield from read_items(self.place.file(name))
 
-    def read_draft(self, conversation: dict[str, Any]) -> Draft | Skipped | None:
+    def read_draft(self, conversation: JsonObject) -> Draft | Skipped | None:
         """Return a conversation, or `None` for a conversation without messages."""
         raise NotImplementedError
+
+    def count_unknown(self, kind: str) -> None:
+        """Count content of an unknown type."""
+        self.left_out[f"unknown content ({kind[:_KIND_CHARS_MAX]})"] += 1
 
     def memories(self) -> Iterator[MemoryDraft]:
         """Yield nothing. Memories of these formats are not imported."""
@@ -294,7 +303,7 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def as_dict(value: object) -> dict[str, Any]:
+def as_dict(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
@@ -302,7 +311,7 @@ def as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def get_text(source: dict[str, Any], *names: str) -> str:
+def get_text(source: JsonObject, *names: str) -> str:
     """Return the first of the named fields with text, or an empty text."""
     for name in names:
         text = as_text(source.get(name))
@@ -311,15 +320,15 @@ def get_text(source: dict[str, Any], *names: str) -> str:
     return ""
 
 
-def get_dict(source: dict[str, Any], name: str) -> dict[str, Any]:
+def get_dict(source: JsonObject, name: str) -> JsonObject:
     return as_dict(source.get(name))
 
 
-def get_list(source: dict[str, Any], name: str) -> list[Any]:
+def get_list(source: JsonObject, name: str) -> list[Any]:
     return as_list(source.get(name))
 
 
-def get_dicts(source: dict[str, Any], name: str) -> list[dict[str, Any]]:
+def get_dicts(source: JsonObject, name: str) -> list[JsonObject]:
     """Return the objects of a list. Other items become empty objects."""
     return [as_dict(item) for item in get_list(source, name)]
 
@@ -338,8 +347,8 @@ def to_json(value: object) -> str:
 
 
 def keep(
-    source: dict[str, Any], *names: str, left_out: Counter[str] | None = None
-) -> dict[str, Any]:
+    source: JsonObject, *names: str, left_out: Counter[str] | None = None
+) -> JsonObject:
     """Return the named fields with their values. Large values are counted in `left_out` instead."""
     kept = {}
     for name in names:
@@ -363,7 +372,7 @@ def _is_small(value: object) -> bool:
 def read_object(
     data: bytes | msgspec.Raw,
     name: str,
-    to_draft: Callable[[dict[str, Any]], Draft | Skipped | None],
+    to_draft: Callable[[JsonObject], Draft | Skipped | None],
 ) -> Iterator[Draft | Skipped]:
     """Yield the conversation of a JSON object. `name` is the title of a skipped conversation without a title."""
     try:
@@ -488,7 +497,7 @@ def _group(content: Iterable[Piece | Result | Inserted]) -> list[_Group]:
     return groups or [[]]
 
 
-def _fields_of(group: _Group) -> dict[str, Any]:
+def _fields_of(group: _Group) -> JsonObject:
     """Return the fields of the node of a group."""
     if isinstance(group, Result):
         return {
