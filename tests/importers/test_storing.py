@@ -407,7 +407,7 @@ def test_memory_follows_what_grows(journal: Journal, before: bool) -> None:
     Importer(journal, "chatgpt", remember=before).store(talk(*HELLO))
     more = answer("3", "How are you?", "2", 3)
     more_later = (user("4", "Fine", "3", 4), answer("5", "Good", "4", 5))
-    nodes = HELLO
+    nodes: tuple[Node, ...] = HELLO
     for new in [(more,), more_later[:1], more_later[1:]]:
         nodes += new
         importer = Importer(journal, "chatgpt", remember=True)
