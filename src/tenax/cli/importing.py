@@ -84,30 +84,25 @@ def import_conversations(
 
 
 def describe(done: Imported) -> Iterator[str]:
-    """Yield the lines about what was imported."""
+    """Yield the lines of the result."""
     verb = "Would import" if done.dry_run else "Imported"
-    details = [
-        count_noun(number, noun)
-        for number, noun in (
-            (done.messages, "message"),
-            (done.tool_calls, "tool call"),
-            (done.files, "file"),
-        )
-        if number
-    ]
+    contents = (
+        (done.messages, "message"),
+        (done.tool_calls, "tool call"),
+        (done.files, "file"),
+    )
+    details = [count_noun(number, noun) for number, noun in contents if number]
     more = f" ({', '.join(details)})" if details else ""
-    found = [
-        f"{number:,} {label}"
-        for number, label in (
-            (done.new, "new"),
-            (done.grown, "continued"),
-            (done.beside, "stored beside, because they went on differently here"),
-            (done.unchanged, "unchanged"),
-            (done.deleted, "deleted here, and not imported again"),
-        )
-        if number
-    ]
-    yield f"{verb} from {done.program}. Conversations: {', '.join(found) or 'none'}{more}."
+    outcomes = (
+        (done.new, "new"),
+        (done.grown, "continued"),
+        (done.beside, "stored beside, because they went on differently here"),
+        (done.unchanged, "unchanged"),
+        (done.deleted, "deleted here, and not imported again"),
+    )
+    counts = [f"{number:,} {label}" for number, label in outcomes if number]
+    summary = ", ".join(counts) or "none"
+    yield f"{verb} from {done.program}. Conversations: {summary}{more}."
     if done.memories or done.known_memories:
         yield f"Memories: {done.memories:,} new, {done.known_memories:,} known."
     if done.skills or done.known_skills:

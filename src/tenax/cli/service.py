@@ -197,16 +197,19 @@ class _Service:
             first = found[path].partition("\n")[0]
             if first != self.mark:
                 owner = first.removeprefix(_MARK)
+                reason = f"{path} was not written by Tenax."
+                if owner != first:
+                    reason = (
+                        f"{path} belongs to another Tenax, with the data in {owner}."
+                    )
                 raise Refused(
-                    f"{path} belongs to another Tenax, with the data in {owner}."
-                    if owner != first
-                    else f"{path} was not written by Tenax.",
+                    reason,
                     hint="Remove it first, or use a profile (tenax --profile NAME service ...).",
                 )
         return found
 
     def systemctl(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run systemctl. Raises `Refused` if it does not end."""
+        """Run systemctl. Raises `Refused` after a timeout."""
         scope = [] if self.run_as else ["--user"]
         program = _find_program(self.config, "systemctl")
         if program is None:
@@ -236,7 +239,7 @@ class _Service:
         return self.state(f"{self.name}.service", "ActiveState") == "active"
 
     def act(self, *words: str) -> None:
-        """Run systemctl. Raises `Refused` with its words if it fails."""
+        """Run systemctl. Raises `Refused` with the error of a failed command."""
         done = self.systemctl(*words)
         if done.returncode:
             raise Refused(
@@ -245,17 +248,18 @@ class _Service:
             )
 
     def check_manager(self) -> None:
-        """Raise `Refused` if no systemd answers."""
+        """Raise `Refused` without an answer of systemd."""
         done = self.systemctl("show", "--property=Version")
         if done.returncode:
             self._refuse_without_manager(done.stderr.strip())
 
     def _refuse_without_manager(self, reason: str) -> NoReturn:
         which = "system" if self.run_as else "user"
-        assignments = [
-            f"{name}={shlex.quote(value)}" for name, value in self.environment().items()
-        ]
-        line = " ".join([*assignments, shlex.join(self.command)]).replace("%", "\\%")
+        variables = self.environment().items()
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in variables]
+        words = [*assignments, shlex.join(self.command)]
+        # In a crontab, a percent sign ends the command.
+        line = " ".join(words).replace("%", "\\%")
         hints = [
             f"No systemd answers for the {which}: this is a container, or you came here with su or sudo."
         ]
@@ -301,7 +305,7 @@ def _user_name() -> str:
 
 
 def _find_service(*, system: bool, run_as: str | None = None) -> _Service:
-    """Return the service of the settings: for a system service, those of its user."""
+    """Return the service of the settings. A system service uses the settings of the user who runs Tenax."""
     profile = click.get_current_context().find_root().params.get("profile")
     if not system:
         if run_as is not None:
@@ -488,7 +492,7 @@ def _echo_remarks(service: _Service) -> None:
 
 
 def _remarks(service: _Service) -> Iterator[str]:
-    """Yield what a person has to know about an installed service."""
+    """Yield the instructions for the person after the installation of a service."""
     user = _user_name()
     if service.run_as:
         yield f"Tenax runs as {service.run_as} and starts with the machine."

@@ -435,7 +435,8 @@ class _Session:
         self._forked_from = self._forked_from or forked
 
     def _begin(self, line: _Line, role: str, *, part: str = "") -> _Message:
-        message = _Message(line.uuid + part, self._above[line.uuid], line, role)
+        parent = self._above[line.uuid]
+        message = _Message(line.uuid + part, parent, line, role)
         self._messages.append(message)
         self._message_of[line.uuid] = message
         return message
@@ -497,7 +498,8 @@ class _Session:
             self.left_out["repeated results of a tool call"] += 1
             return
         self._results.add(call)
-        message = self._begin(line, "tool", part=f":{number}" if number else "")
+        suffix = f":{number}" if number else ""
+        message = self._begin(line, "tool", part=suffix)
         unknown: list[Any] = []
         for part in _blocks(block.get("content")):
             if as_dict(part).get("type") == "tool_reference":
@@ -550,7 +552,9 @@ class _Session:
             signature = get_text(block, "signature") or None
             message.pieces.append(Reasoning(get_text(block, "thinking"), signature))
         elif kind in ("tool_use", "server_tool_use"):
-            id_ = get_text(block, "id") or f"{message.id}:{len(message.pieces)}"
+            id_ = get_text(block, "id")
+            if not id_:
+                id_ = f"{message.id}:{len(message.pieces)}"
             name = get_text(block, "name") or "unknown"
             arguments = to_json(block.get("input", {}))
             message.pieces.append(ToolCall(id_, name, arguments))
@@ -565,7 +569,9 @@ class _Session:
             self.left_out["files named in a message with @"] += 1
         if attached.get("type") != "queued_command":
             return
-        if attached.get("commandMode") not in (None, "prompt") or line.is_meta is True:
+        if line.is_meta is True:
+            return
+        if attached.get("commandMode") not in (None, "prompt"):
             return
         pieces: list[Piece] = []
         unknown: list[Any] = []
@@ -663,7 +669,8 @@ class _Session:
         shown = self._nearest(self._last) if not messages[-1].sidechain else None
         if shown is not None:
             last = self._follow(shown)
-        nodes, current = arrange([[self._node(message)] for message in messages], last)
+        chains = [[self._node(message)] for message in messages]
+        nodes, current = arrange(chains, last)
         about = {}
         if self._first is not None:
             about["cwd"] = self._first.cwd

@@ -439,8 +439,10 @@ class _Writer:
         kept = node.extra.get("kept_from")
         place = self._places.get(kept, 0) if isinstance(kept, str) else 0
         # The result of a tool must not be cut off from its call.
-        is_whole = place > self._covered and self._tree.nodes[str(kept)].role != "tool"
-        self._covered = place - 1 if is_whole else last
+        if place > self._covered and self._tree.nodes[str(kept)].role != "tool":
+            self._covered = place - 1
+        else:
+            self._covered = last
         return self._covered
 
     # -- runs ------------------------------------------------------------------------------

@@ -144,7 +144,8 @@ class _Hermes:
 
     def drafts(self) -> Iterator[Draft | Skipped]:
         segments = self.segments()
-        lineage = _Lineage({id_: segment.row for id_, segment in segments.items()})
+        rows = {id_: segment.row for id_, segment in segments.items()}
+        lineage = _Lineage(rows)
         for root in lineage.roots():
             chain = [segments[id_] for id_ in lineage.chain(root)]
             conversation = _Conversation(self.left_out, chain)
@@ -363,7 +364,8 @@ class _Home(_Hermes):
             return self._place.path / folder
         if self._unpacked is None:
             self._unpacked = Path(tempfile.mkdtemp(prefix="tenax-import-"))
-        target = Path(tempfile.mkdtemp(dir=self._unpacked)) / PurePosixPath(folder).name
+        parent = Path(tempfile.mkdtemp(dir=self._unpacked))
+        target = parent / PurePosixPath(folder).name
         for name in self._place.names():
             if not name.startswith(folder):
                 continue
@@ -517,7 +519,9 @@ class _Lineage:
             id_ = self._next.get(id_)
 
     def _continues(self, row: _Row, parent: str) -> bool:
-        if self._rows[parent]["end_reason"] != "compression" or row["source"] == "tool":
+        if self._rows[parent]["end_reason"] != "compression":
+            return False
+        if row["source"] == "tool":
             return False
         # A continuation inherits the marks of its parent, so a mark counts only if it names the parent.
         return parent not in (
@@ -542,7 +546,9 @@ class _Lineage:
     def chain(self, root: str) -> list[str]:
         chain: list[str] = []
         id_: str | None = root
-        while id_ is not None and self._root[id_] == root and id_ not in chain[-1:]:
+        while id_ is not None and self._root[id_] == root:
+            if id_ in chain[-1:]:
+                break
             chain.append(id_)
             id_ = self._next.get(id_)
             if id_ == root:
@@ -585,7 +591,8 @@ class _Lineage:
 
     def roots(self) -> list[str]:
         """Return the first session of every chain, the oldest first, but parents before their children."""
-        starts = sorted((self._start(id_), id_) for id_ in set(self._root.values()))
+        first_sessions = set(self._root.values())
+        starts = sorted((self._start(id_), id_) for id_ in first_sessions)
         ordered: dict[str, None] = {}
         for _, root in starts:
             path = []
@@ -801,7 +808,8 @@ class _Conversation:
             summary = summary[: end.start()]
         if begin is not None:
             summary = summary[begin.end() :] or summary
-        self._add_part(row, before.strip().removeprefix(_PRIOR).strip(), "prior")
+        prior = before.strip().removeprefix(_PRIOR).strip()
+        self._add_part(row, prior, "prior")
         count = self._count_copies(after)
         extra = {}
         if count:
@@ -815,8 +823,8 @@ class _Conversation:
 
     def _add_part(self, row: _Row, text: str, name: str) -> None:
         """Append a message that Hermes joined with the summary. A copy of an earlier message is skipped."""
-        is_copy = any(str(entry.key[1]).strip() == text for entry in self._path)
-        if not text or is_copy:
+        earlier = [str(entry.key[1]).strip() for entry in self._path]
+        if not text or text in earlier:
             return
         self._append(row, row["role"], [Text(text)], f":{name}")
         key = self._key({"role": row.get("role"), "content": text})
@@ -915,7 +923,9 @@ class _Conversation:
 
     def _calls(self, row: _Row) -> Iterator[ToolCall]:
         for number, call in enumerate(self._listed_calls(row)):
-            id_ = get_text(call, "id", "call_id") or f"{_id_of(row)}:{number}"
+            id_ = get_text(call, "id", "call_id")
+            if not id_:
+                id_ = f"{_id_of(row)}:{number}"
             function = get_dict(call, "function") or call
             name = get_text(function, "name") or "unknown"
             arguments = function.get("arguments")

@@ -160,8 +160,10 @@ class _OpenWebUI(JsonSource):
         if not content and not error:
             return [link]
         if not content:
-            text = as_dict(error).get("content")
-            content += text_parts(text if isinstance(text, str) else to_json(error))
+            reason = as_dict(error).get("content")
+            if not isinstance(reason, str):
+                reason = to_json(error)
+            content += text_parts(reason)
         extra = keep(
             message,
             "modelName",
@@ -202,9 +204,7 @@ class _OpenWebUI(JsonSource):
             elif url:
                 yield self._attach(url, "image", {})
             else:
-                self.left_out[
-                    f"unknown content ({as_text(part.get('type'))[:60]})"
-                ] += 1
+                self.count_unknown(get_text(part, "type"))
 
     def _read_files(self, message: JsonObject) -> Iterator[Attached]:
         for file in get_dicts(message, "files"):
@@ -294,9 +294,8 @@ def _read_details(content: str, key: str) -> Iterator[Piece | Result]:
         if end < 0:
             break
         yield from text_parts(content[at : head.start()].strip())
-        attributes = {
-            name: html.unescape(value) for name, value in _ATTRIBUTE.findall(head[2])
-        }
+        pairs = _ATTRIBUTE.findall(head[2])
+        attributes = {name: html.unescape(value) for name, value in pairs}
         body = content[head.end() : end]
         call = attributes.get("id") or f"{key}:call-{number}"
         if head[1] == "reasoning":
