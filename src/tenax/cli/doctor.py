@@ -1,4 +1,4 @@
-"""`tenax doctor`: verify the store, and show what is wrong with the installation and what solves it."""
+"""`tenax doctor`: verify the store, and show the issues of the installation with the commands for solving them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = ["examine"]
 
 NO_STORE: Final = "No store yet. The first conversation creates it."
 TELL_SECONDS: Final = 0.2
-"""How often a terminal shows the progress."""
+"""The interval of the progress in a terminal."""
 _COLUMNS_MIN: Final = 40
 _COLOURS: Final = {"problem": "red", "warning": "yellow"}
 
@@ -266,7 +266,7 @@ def _show_chat_apps(accounts: list[AccountState]) -> None:
 
 
 def _pair(name: str, value: str, *, colour: str = "") -> None:
-    """Print a line. In a terminal a long value continues below its beginning."""
+    """Print a line. In a terminal, the next line of a long value begins below the value."""
     mark = click.style(f"{name:<11}", fg=colour or None, bold=bool(colour))
     text = to_one_line(value)
     columns = room_across()

@@ -1,1 +1,1 @@
-"""What is wrong with an installation, and the command that solves it. `tenax doctor` and the settings page show it."""
+"""Find the issues of an installation and the commands for solving them, for `tenax doctor` and the settings page."""
