@@ -63,13 +63,24 @@ BEYOND = """
 Look = Callable[[Tab, str], None]
 
 
-# The program, an account on Telegram, the model in this test, and what the server says about a call.
-NAMES = ["Tenax", "@BotFather", "script", "main", "(any content)", "changes a file"]
-# What the server says is English: the titles of offers, and the version.
+# The program, an account on Telegram, the models, and what the server says about a call.
+NAMES = [
+    "Tenax",
+    "@BotFather",
+    "script",
+    "whisper-1",
+    "main",
+    "(any content)",
+    "changes a file",
+]
+# What the server says is English: the titles of offers, the version, the engine, and what the doctor found.
 SERVER = """
 async () => {
-  const setup = await (await fetch("/api/setup", { headers: { "Tenax-Key": localStorage.getItem("tenax.key") } })).json();
-  return [setup.version, ...setup.offers.flatMap((offer) => [offer.title, offer.detail])];
+  const get = async (path) => (await fetch(path, { headers: { "Tenax-Key": localStorage.getItem("tenax.key") } })).json();
+  const setup = await get("/api/setup");
+  const health = await get("/api/findings");
+  const issues = health.issues.map((issue) => issue.text);
+  return [setup.version, health.engine, ...issues, ...setup.offers.flatMap((offer) => [offer.title, offer.detail])];
 }
 """
 
