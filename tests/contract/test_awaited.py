@@ -23,7 +23,15 @@ from tests.contract.engine.base import begin, said, say
 TASKS = 64
 NOT_AWAITED = {"of", "number"}
 """These touch no store, or belong to the facade itself."""
-WITH_CODE_OF_THEIR_OWN = {"append", "load", "tail", "wait", "close"}
+WITH_CODE_OF_THEIR_OWN = {
+    "append",
+    "carry",
+    "close",
+    "extend",
+    "load",
+    "tail",
+    "wait",
+}
 """TestMemoryAwaited and the like run the contract of these."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
@@ -64,7 +65,8 @@ def test_a_file_is_imported_once_and_only_for_its_user(
     shared: Served, page: Page
 ) -> None:
     """A dry run stores nothing; the import does; a second one finds nothing new, and a longer export what is new."""
-    berta = shared.browser(shared.tenax("link", "--user", "berta").stdout.strip())
+    # The server belongs to other tests as well, so the user belongs to this test.
+    berta = shared.browser(shared.tenax("link", "--user", "importer").stdout.strip())
     first = chatgpt_conversation(1, "Where is the lamp?", "On the roof.")
     upload(berta, chatgpt_zip(first, {"id": "x", "title": "Broken", "mapping": 5}))
     state = until(berta, "ready", "failed")
@@ -111,7 +113,8 @@ def test_what_is_no_export_is_refused_with_a_sentence(
         error = until(page, "failed", "ready")["error"]
         assert error.startswith(words)
         assert str(shared.home) not in error
-    kept = (shared.home / "imports").rglob("*")
+    own = hashlib.sha256(b"local").hexdigest()
+    kept = (shared.home / "imports" / own).rglob("*")
     assert {path.name for path in kept if path.is_file()} == {"state.json"}
     page.http.delete("/api/import")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tenax.events import ConversationOpened, Event
-    from tenax.journal.base import Dedup, Expect, Lease, RawEvent
+    from tenax.journal.base import Dedup, Expect, Lease, RawEvent, StoredEvent
 
 __all__ = ["THREADS", "AsyncFacade", "AsyncJournal", "CancelledAppend", "awaited"]
 
@@ -129,11 +129,53 @@ class AsyncJournal(AsyncFacade[Journal]):
         return await self._submit(append)
 
     async def load(
-        self, conversation: str, opened: ConversationOpened, entries: Sequence[RawEvent]
+        self,
+        conversation: str,
+        opened: ConversationOpened,
+        entries: Sequence[RawEvent],
+        *,
+        opened_at: int | None = None,
+        is_owed: bool = False,
     ) -> list[Recorded]:
         """Import a conversation like `Journal.load`."""
         append = Append.of_entries(
-            self.journal.owner, conversation, opened, entries, ids=self.ids
+            self.journal.owner,
+            conversation,
+            opened,
+            entries,
+            ids=self.ids,
+            opened_at=opened_at,
+            is_owed=is_owed,
+        )
+        return await self._submit(append)
+
+    async def extend(
+        self, conversation: str, entries: Sequence[RawEvent], *, expect: Expect
+    ) -> list[Recorded]:
+        """Append imported events like `Journal.extend`."""
+        append = Append.of_entries(
+            self.journal.owner, conversation, None, entries, ids=self.ids, expect=expect
+        )
+        return await self._submit(append)
+
+    async def carry(
+        self,
+        conversation: str,
+        stored: Sequence[StoredEvent],
+        *,
+        expect: Expect | None = None,
+        authors: Sequence[str] = (),
+        closing: Sequence[tuple[str | None, Event]] = (),
+    ) -> list[Recorded]:
+        """Store events of another store like `Journal.carry`."""
+        append = Append.of_stored(
+            self.journal.owner,
+            conversation,
+            stored,
+            ids=self.ids,
+            expect=expect,
+            authors=authors,
+            closing=closing,
         )
         return await self._submit(append)
 
