@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import tenax
@@ -13,17 +15,32 @@ from tenax.errors import InvalidInput
 from tenax.events import (
     ApprovalAnswered,
     ApprovalAsked,
+    ContentErased,
+    ContextCompacted,
     ConversationConfigured,
+    ConversationOpened,
     ConversationTitled,
+    Event,
     MessageAssistant,
     ReplyDelta,
     RunFinished,
     RunStarted,
+    encode,
 )
 from tenax.export import export_several
+from tenax.export.lines import (
+    VERSION,
+    Conversation,
+    End,
+    Header,
+    Line,
+    encode_line,
+)
+from tenax.export.lines import Event as EventLine
 from tenax.importers.service import Imported, import_from
 from tenax.journal import Journal
 from tenax.journal.journal import events_after
+from tenax.journal.plan import chain, inner_hash
 from tenax.journal.verify.store import verify
 from tenax.parts import ToolCall
 from tenax.views.open_work import Turns
@@ -290,3 +307,87 @@ def test_nothing_else_is_taken_for_an_export(
             import_from(config, other, tmp_path / name)
     with pytest.raises(InvalidInput, match="There is no file"):
         import_from(config, other, tmp_path / "missing")
+
+
+def _lines(
+    *events: tuple[int, Event | bytes], name: str = "c", authors: tuple[str, ...] = ()
+) -> list[Line]:
+    """Return a conversation with digests that fit, whatever the events are. Bytes are a bad `memory.recalled`."""
+    digest = bytes(32)
+    lines: list[Line] = []
+    for seq, event in events:
+        if isinstance(event, Event):
+            kind, body = event.kind, encode(event)
+        else:
+            kind, body = "memory.recalled", event
+        salt = b"salt" * 4
+        digest = chain(digest, name, seq, kind, 1, None, inner_hash(salt, body))
+        lines.append(
+            EventLine(
+                seq, kind, 1, body=body.decode(), salt=salt.hex(), digest=digest.hex()
+            )
+        )
+    seq = events[-1][0]
+    return [Conversation(name, "ada", seq, seq, digest.hex(), authors), *lines]
+
+
+def _write(file: Path, lines: list[Line]) -> Path:
+    counts = Counter(map(type, lines))
+    end = End(counts[Conversation], counts[EventLine])
+    whole = [Header(VERSION, "1", "2026-01-01T00:00:00Z"), *lines, end]
+    file.write_bytes(b"".join(map(encode_line, whole)))
+    return file
+
+
+def _change(line: Line, **changes: str | None) -> Line:
+    return msgspec.structs.replace(line, **changes)
+
+
+def _erase(line: Line) -> Line:
+    assert isinstance(line, EventLine)
+    return _change(line, body=None, salt=None, inner=line.inner_hash().hex())
+
+
+OPENED = (1, ConversationOpened("ada", "s_1"))
+HELLO = (2, say("Hello"))
+FORGED = {
+    "a seq of more than 32 bits": _lines(OPENED, (2**32 + 2, say("Hi"))),
+    "a seq of more than 64 bits": _lines(OPENED, (2**64, say("Hi"))),
+    "a seq twice": _lines(OPENED, HELLO, HELLO),
+    "a gap": _lines(OPENED, (9, say("Hi"))),
+    "authors who wrote nothing": _lines(OPENED, authors=("eve",)),
+    "an erasure that erased nothing": _lines(
+        OPENED, HELLO, (3, ContentErased([2], "ada"))
+    ),
+    "an erased event without an erasure": [
+        *_lines(OPENED, HELLO)[:2],
+        _erase(_lines(OPENED, HELLO)[2]),
+    ],
+    "an append id that is none": [
+        _lines(OPENED)[0],
+        _change(_lines(OPENED)[1], append="00"),
+    ],
+    "the name of a segment twice": _lines(
+        OPENED,
+        HELLO,
+        (3, ContextCompacted("s_1", "s_2", 2, 2, 2)),
+        (4, ContextCompacted("s_2", "s_1", 2, 2, 2)),
+    ),
+    "a segment of another conversation": _lines((1, ConversationOpened("ada", "s_b"))),
+    "an event that cannot be read": _lines(OPENED, (2, b"7")),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
+def test_a_forged_conversation_is_left_out(
+    other: Journal, config: Config, tmp_path: Path, forged: list[Line]
+) -> None:
+    """Its digests fit, and no Tenax would have stored it. The other conversations come in, and none here changes."""
+    for name in "ab":
+        other.append(name, [ConversationOpened("ada", f"s_{name}"), say("Mine")])
+    before = [other.head(name) for name in "ab"]
+    fine = _lines((1, ConversationOpened("ada", "s_3")), HELLO, name="fine")
+    file = _write(tmp_path / "forged.jsonl", [*forged, *fine])
+    assert counts(import_from(config, other, file)) == (1, 0, 0, 1)
+    assert [other.head(name) for name in "ab"] == before
+    assert verify(other.of(None)).problems == []

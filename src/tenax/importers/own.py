@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenax.errors import Gone, HeadMoved, InvalidInput, NoSuchConversation, TenaxError
+from tenax.errors import Gone, HeadMoved, InvalidInput, NoSuchConversation, Refused
 from tenax.events import (
     ApprovalAnswered,
     ContentErased,
@@ -43,7 +43,9 @@ from tenax.journal import Journal
 from tenax.journal.base import Expect, StoredEvent
 from tenax.journal.plan import named_in
 from tenax.journal.row_index import SOLO
-from tenax.journal.verify.derive import Derived, stand_in
+from tenax.journal.row_key import ALL_SEQS
+from tenax.journal.verify.conversation import prove_copy
+from tenax.journal.verify.derive import Derived
 
 __all__ = ["KIND", "LABEL", "OwnExport", "is_own"]
 
@@ -99,7 +101,7 @@ class OwnExport:
                 yield self._store(part)
             except Gone:
                 yield Found("deleted", name, 0)
-            except InvalidInput as error:
+            except (InvalidInput, Refused) as error:
                 yield Skipped(name, "", str(error))
             if progress is not None:
                 progress(count)
@@ -198,9 +200,13 @@ class OwnExport:
             head = self._journal.head(line.id)
         except NoSuchConversation:
             events = self._events(part)
+            closing = self._closing(line, events)
             if not self._dry_run:
                 self._put_blobs(events)
-                self._carry_new(line, events)
+                # The whole conversation is a single transaction, so that no process answers in the middle.
+                self._journal.carry(
+                    line.id, events, authors=line.authors, closing=closing
+                )
             self._count(events)
             return Found("new", line.id, len(events))
         if self._has(line.id, line.facts, line.digest):
@@ -210,10 +216,11 @@ class OwnExport:
         if known != [head.facts] or head.head > head.facts:
             return Skipped(line.id, "", _DIFFERS)
         new = [event for event in events if event.seq > head.facts]
+        closing = self._closing(line, events)
         if not self._dry_run:
             self._put_blobs(new)
             try:
-                self._carry_more(line, events, new, head.head)
+                self._carry_more(line, new, closing, head.head)
             except HeadMoved:
                 return Skipped(line.id, "", "It changed during the import.")
         self._count(new)
@@ -237,20 +244,13 @@ class OwnExport:
                 if name in self._blobs:
                     self._journal.put_blob(self._read_blob(name))
 
-    def _carry_new(self, line: Conversation, events: Sequence[StoredEvent]) -> None:
-        # The whole conversation is a single transaction, so that no process answers in the middle.
-        self._journal.carry(
-            line.id, events, authors=line.authors, closing=self._closing(line, events)
-        )
-
     def _carry_more(
         self,
         line: Conversation,
-        events: Sequence[StoredEvent],
         new: Sequence[StoredEvent],
+        closing: Sequence[tuple[str | None, Event]],
         head: int,
     ) -> None:
-        closing = self._closing(line, events)
         parts = list(_parts_of(new))
         # A server must not answer a message before the rest of the conversation is stored.
         name, holder = f"run:{line.id}", self._journal.instance
@@ -266,6 +266,23 @@ class OwnExport:
         finally:
             self._journal.release(lease)
 
+    def _prove(self, line: Conversation, events: Sequence[StoredEvent]) -> Derived:
+        """Return the index of the conversation. Raises `InvalidInput` for events that no Tenax has stored."""
+        last = 0
+        for event in events:
+            if not last < event.seq <= ALL_SEQS:
+                raise InvalidInput(f"Event {event.seq} cannot follow {last}.")
+            if event.code and event.body is None:
+                raise InvalidInput(f"Event {event.seq} has no body.")
+            last = event.seq
+        problems, derived = prove_copy(
+            self._journal.owner, line.id, events, line.authors
+        )
+        for seq, what in problems:
+            where = "" if seq is None else f"Event {seq}: "
+            raise InvalidInput(f"The events do not fit together. {where}{what}")
+        return derived
+
     def _closing(
         self, line: Conversation, events: Sequence[StoredEvent]
     ) -> list[tuple[str | None, Event]]:
@@ -274,21 +291,8 @@ class OwnExport:
         The events end an open run and take waiting messages, so that the import starts no run. They also take back the
         permissions of tools: the file may come from anywhere, and nobody gave permission here.
         """
-        allowed: list[int] = []
-        derived = Derived(self._journal.owner, line.id)
-        try:
-            for event in events:
-                if event.code:
-                    continue
-                if event.body is None:
-                    body = stand_in(event.kind, event.seq, event.first, event.waiting)
-                else:
-                    body = decode(event.kind, event.body)
-                if isinstance(body, ApprovalAnswered) and body.answer == "conversation":
-                    allowed.append(event.seq)
-                derived.fold(event.seq, event.at, event.run, event.kind, body)
-        except TenaxError as error:
-            raise InvalidInput(f"The events do not fit together: {error}") from error
+        derived = self._prove(line, events)
+        allowed = [event.seq for event in events if _allows(event)]
         closing: list[tuple[str | None, Event]] = []
         state = derived.settle()
         cancelled = RunFinished("cancelled", _WHY)
@@ -304,6 +308,14 @@ class OwnExport:
         if derived.list["mode"] != "ask" or derived.list["project"]:
             closing.append((None, ConversationConfigured(mode="ask", project="")))
         return closing
+
+
+def _allows(event: StoredEvent) -> bool:
+    """Return whether an event lets a tool run again without a question."""
+    if event.kind != ApprovalAnswered.kind or event.body is None:
+        return False
+    answered = decode(event.kind, event.body)
+    return isinstance(answered, ApprovalAnswered) and answered.answer == "conversation"
 
 
 def _stored(line: EventLine) -> StoredEvent:

@@ -469,8 +469,8 @@ def _number(
         kind, run, body, stored = item.kind, item.run, item.body, item.stored
         seq = state.head + 1
         if stored is not None:
-            if stored.seq < seq:
-                raise InvalidInput(f"Event {stored.seq} is not after {state.head}.")
+            if not seq <= stored.seq <= ALL_SEQS:
+                raise InvalidInput(f"Event {stored.seq} cannot follow {state.head}.")
             seq, append_id = stored.seq, stored.append_id
         at = now if item.at is None else item.at
         if item.code:
@@ -667,13 +667,19 @@ def _new(append: Append, loaded: Loaded) -> HeadState:
     return HeadState(0, append.conversation, append.user)
 
 
-def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> None:
-    lease, expect = append.lease, append.expect
+def _check_names(append: Append, loaded: Loaded) -> None:
+    if len(set(append.names)) < len(append.names):
+        raise InvalidInput("Two segments of a conversation have the same name.")
     for name in append.names:
         if (append.user, name) in loaded.taken:
             raise ConversationExists(
                 f"The name {name} is taken.", hint="use another one"
             )
+
+
+def _check(append: Append, state: HeadState, loaded: Loaded, look: Lookup) -> None:
+    lease, expect = append.lease, append.expect
+    _check_names(append, loaded)
     if lease is not None:
         term, token = loaded.terms.get((append.user, lease.name), (0, None))
         if term != lease.term or token != lease.token:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+from bisect import bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,16 @@ from tenax.journal.verify.derive import Derived, FactRow, stand_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tenax.journal.base import StoredEvent
     from tenax.journal.store import SqlRow, Store, Tx
 
-__all__ = ["PER_CONVERSATION_MAX", "Proof", "prove_range", "prove_tail"]
+__all__ = [
+    "PER_CONVERSATION_MAX",
+    "Proof",
+    "prove_copy",
+    "prove_range",
+    "prove_tail",
+]
 
 PER_CONVERSATION_MAX = 50
 """Largest number of findings in a list for a conversation."""
@@ -82,7 +90,7 @@ class Proof:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | _Copy,
         num: int,
         user: str,
         conversation: str,
@@ -109,7 +117,7 @@ class Proof:
         self._append_ids: set[bytes] = set()
         self._mentions: set[tuple[int, str]] = set()
         self._erased: set[int] = set()
-        self._erased_input = False
+        self._erased_inputs = 0
         self._to_erase: set[int] = set()
         self.facts = 0
         self.partials = 0
@@ -142,6 +150,27 @@ class Proof:
             if unmoved or not (unsure or exact):
                 break
         return [*self._events, *exact, *(unsure or ())]
+
+    def run_copy(self, authors: Sequence[str]) -> tuple[list[Finding], Derived]:
+        """Return the problems of events that are not stored yet, and their index."""
+        self._check_events(ALL_SEQS)
+        found = [*self._events, *self._list_holes()]
+        if self._opened is None:
+            found.append((1, "It has no first event."))
+        what = "An erased body and a content.erased do not fit together."
+        found += [(seq, what) for seq in sorted(self._erased ^ self._to_erase)]
+        unknown = set(authors) - self._derived.authors
+        if len(unknown) > self._erased_inputs:
+            found.append((None, "It has more authors than messages."))
+        return found, self._derived
+
+    def _list_holes(self) -> _Findings:
+        found = _Findings()
+        for start, end in self._holes if self._foldable else ():
+            upto = "" if start == end else f" to {end}"
+            what = f"Nothing stands at seq {start}{upto}, where no partial can have been."  # fmt: skip
+            found.say(start, what)
+        return found
 
     def _head(self) -> tuple[HeadState | None, dict[str, Any]] | None:
         """Return the head row, or `None` without a head row, and the list columns, from a single read.
@@ -284,7 +313,7 @@ class Proof:
         """Decode a fact, or return a substitute for an erased fact."""
         if fact.body is None:
             self._erased.add(seq)
-            self._erased_input = self._erased_input or fact.kind == "message.user"
+            self._erased_inputs += fact.kind == "message.user"
             return stand_in(fact.kind, seq, fact.first, fact.waiting)
         # `_decode` reports a damaged body.
         with contextlib.suppress(msgspec.DecodeError, StoreDamaged):
@@ -338,12 +367,7 @@ class Proof:
             found.say(
                 None, f"The head row says that the head is {head.head}, and {kept}."
             )
-        for start, end in self._holes if self._foldable else ():
-            upto = "" if start == end else f" to {end}"
-            found.say(
-                start,
-                f"Nothing stands at seq {start}{upto}, where no partial can have been.",
-            )
+        found += self._list_holes()
         if self._foldable and (self._opened is None or self._last_fact is None):
             found.say(1, "It has no first event.")
             self._foldable = False
@@ -545,7 +569,7 @@ class Proof:
         for author in sorted(self._derived.authors - kept):
             problem = "has written here, and does not count as an author"
             found.say(None, f"{author!r:.60} {problem}.")
-        if self._erased_input:
+        if self._erased_inputs:
             return
         for author in sorted(kept - self._derived.authors):
             problem = "counts as an author, and has written nothing"
@@ -571,6 +595,40 @@ class Proof:
                     seq,
                     f"The reader {reader} gave up on this, and stands at {at or 0}.",
                 )
+
+
+class _Copy:
+    """Answers the reads of events for events that are not stored yet."""
+
+    def __init__(self, events: Sequence[StoredEvent]) -> None:
+        self._rows: dict[str, list[SqlRow]] = {
+            "prove_facts": [
+                FactRow(one.seq, one.kind, one.at, one.run, one.first, one.waiting,
+                        one.append_id, one.salt, one.inner, one.digest, one.body)
+                for one in events if not one.code
+            ],
+            "prove_partials": [
+                (one.seq, one.code, one.append_id, one.body) for one in events if one.code
+            ],
+        }  # fmt: skip
+
+    def query(self, name: str, /, **params: Any) -> list[SqlRow]:  # noqa: ANN401  (like `Store.query`)
+        """Return the rows after `low`, up to `high`."""
+        rows = self._rows[name]
+        start = bisect_right(rows, params["low"], key=itemgetter(0))
+        page = rows[start : start + params["limit"]]
+        return [row for row in page if row[0] <= params["high"]]
+
+
+def prove_copy(
+    user: str, conversation: str, events: Sequence[StoredEvent], authors: Sequence[str]
+) -> tuple[list[Finding], Derived]:
+    """Check a whole conversation of another store before it is stored. Return the problems and the index.
+
+    The seqs ascend, and partials have bodies.
+    """
+    proof = Proof(_Copy(events), 0, user, conversation, lambda _: None)
+    return proof.run_copy(authors)
 
 
 def _same(
