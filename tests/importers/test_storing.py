@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import tenax
+from tenax.config import load
 from tenax.errors import InvalidInput
 from tenax.events import (
     ConversationOpened,
@@ -17,12 +21,16 @@ from tenax.events import (
     MessageTool,
     MessageUser,
     RunFinished,
+    RunStarted,
+    SegmentEnded,
     ToolFinished,
 )
+from tenax.importers import storing
 from tenax.importers.draft import Attached, Draft, Node
+from tenax.importers.service import Imported, import_from
 from tenax.importers.storing import Importer
 from tenax.journal import Journal
-from tenax.journal.base import Reader, Recorded
+from tenax.journal.base import Head, Reader, Recorded
 from tenax.journal.journal import events_after
 from tenax.journal.verify.store import verify
 from tenax.parts import File, Image, Reasoning, Text, ToolCall, ToolResult, text_of
@@ -508,6 +516,63 @@ def test_a_stopped_import_can_be_repeated(journal: Journal) -> None:
     store(journal, talk(*HELLO))
     Importer(journal, "librechat").store(talk(*HELLO))
     assert len(journal.conversations()) == 2
+
+
+def test_a_conversation_that_takes_nothing_stops_no_import(
+    journal: Journal, tmp_path: Path
+) -> None:
+    """One conversation was ended here, one is being answered, and the third one gets its new message."""
+    export = tmp_path / "claude.json"
+    config = load({"TENAX_HOME": str(tmp_path)})
+
+    def import_talks(count: int) -> Imported:
+        talks = [_claude_talk(name, count) for name in "abc"]
+        export.write_text(json.dumps(talks))
+        return import_from(config, journal, export)
+
+    ended, asked, last = import_talks(1).conversations
+    journal.append(ended, [SegmentEnded(journal.head(ended).segment or "", "done")])
+    journal.append(asked, [RunStarted([])], run="r-1")
+    done = import_talks(2)
+    assert (done.grown, done.skipped) == (1, 2)
+    assert [journal.head(name).messages for name in (ended, asked, last)] == [1, 1, 2]
+    assert clean_store(journal)
+
+
+def _claude_talk(name: str, count: int) -> dict[str, object]:
+    at = "2026-01-01T00:00:00Z"
+    messages = [
+        {"uuid": f"{name}{n}", "sender": "human", "text": f"Message {n}", "content": [], "created_at": at}
+        for n in range(count)
+    ]  # fmt: skip
+    return {"uuid": name, "name": name, "created_at": at, "chat_messages": messages}
+
+
+def test_a_long_import_rests_between_turns(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No transaction of a long conversation ends in a run, or leaves a message that a server would answer."""
+    monkeypatch.setattr(storing, "_ENTRIES_AT_ONCE", 3)
+    extend = journal.extend
+    heads: list[Head] = []
+
+    def note(name: str, *args: Any, **kwargs: Any) -> list[Recorded]:
+        heads.append(journal.head(name))
+        return extend(name, *args, **kwargs)
+
+    monkeypatch.setattr(journal, "extend", note)
+    nodes: list[Node] = []
+    for turn in range(5):
+        parent = nodes[-1].id if nodes else None
+        nodes.append(user(f"q{turn}", "Why?", parent))
+        for number in range(turn):
+            nodes.append(answer(f"a{turn}{number}", "So.", nodes[-1].id))
+    importer = Importer(journal, "chatgpt", remember=True)
+    importer.store(talk(*nodes[:3]))
+    importer.store(talk(*nodes))
+    importer.store(talk(*nodes, name="t-2"))
+    assert len(heads) > 4
+    assert {(head.run, head.unanswered) for head in heads} == {(None, 0)}
 
 
 def test_too_many_versions_are_refused(journal: Journal) -> None:

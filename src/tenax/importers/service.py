@@ -13,7 +13,7 @@ import msgspec
 
 from tenax.concurrency import sync_directory
 from tenax.config import Config
-from tenax.errors import InvalidInput, TenaxError, TooLarge
+from tenax.errors import InvalidInput, Refused, TenaxError, TooLarge
 from tenax.events import MessageAssistant, MessageUser, ToolFinished
 from tenax.importers import own
 from tenax.importers.draft import Draft, MemoryDraft, SkillDraft, Skipped, Source
@@ -164,7 +164,7 @@ def _store(importer: Importer, draft: Draft | Skipped) -> Iterable[Found | Skipp
         return [draft]
     try:
         return importer.store(draft)
-    except (InvalidInput, TooLarge) as error:
+    except (InvalidInput, Refused) as error:
         return [Skipped(draft.id, draft.title, str(error))]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -58,6 +59,8 @@ __all__ = ["Found", "Importer", "Outcome"]
 Outcome = Literal["new", "grown", "unchanged", "beside", "deleted"]
 _COPIES_MAX: Final = 20
 _ENTRIES_AT_ONCE: Final = 20_000
+_ENTRIES_MAX: Final = 80_000
+"""The size of a transaction in the middle of a run."""
 _TITLE_CHARS_MAX: Final = 300
 _EXTRA_BYTES_MAX: Final = 64 * 1024
 _SOLO: Final = frozenset({*EDITS, "context.compacted"})
@@ -192,7 +195,8 @@ class Importer:
             RawEvent(setting.kind, opened_at, None, encode(setting))
             for setting in settings
         ]
-        batch += events[:_ENTRIES_AT_ONCE]
+        begin = _first_part(events)
+        batch += events[:begin]
         if self._dry_run:
             return Found(outcome, name, len(entries))
         try:
@@ -203,10 +207,14 @@ class Importer:
             # Another import stored the conversation in the meantime.
             found = self._try_store(draft, name, number)
             return found if found is not None else self._store_one(draft)
-        self._append(name, events[_ENTRIES_AT_ONCE:], len(batch) + 1)
+        self._append(name, events[begin:], len(batch) + 1)
         return Found(outcome, name, len(entries))
 
     def _extend(self, name: str, entries: Sequence[Entry], stored: _Stored) -> Found:
+        if stored.run not in {None, *(entry.run for entry in entries)}:
+            raise InvalidInput(
+                "An answer is under way in this conversation.", hint="Import again."
+            )
         known = 0
         remaining = len(stored.matched)
         while remaining:
@@ -232,18 +240,18 @@ class Importer:
         first = stored.head + 1 + len(begun)
         events = [*begun, *_make(new, places, first=first)]
         if not self._dry_run:
+            self._append(name, events, stored.head)
+        return Found("grown", name, len(new))
+
+    def _append(self, name: str, events: Sequence[RawEvent], head: int) -> None:
+        for part in _parts_of(events):
             try:
-                self._append(name, events, stored.head)
+                stored = self._journal.extend(name, part, expect=Expect(head=head))
             except HeadMoved:
                 raise InvalidInput(
                     f"Conversation {name} changed during the import.",
                     hint="Import again.",
                 ) from None
-        return Found("grown", name, len(new))
-
-    def _append(self, name: str, events: Sequence[RawEvent], head: int) -> None:
-        for part in _parts_of(events):
-            stored = self._journal.extend(name, part, expect=Expect(head=head))
             head = stored[-1].seq
 
     def _opening(
@@ -334,10 +342,35 @@ def _make(
 def _parts_of(events: Sequence[RawEvent]) -> Iterator[Sequence[RawEvent]]:
     """Yield the transactions for events in an existing conversation."""
     start = 0
-    for end in range(1, len(events)):
-        is_full = end - start >= _ENTRIES_AT_ONCE
+    for end, is_rest in enumerate(_rests(events), 1):
+        is_full = _is_full(end - start, is_rest=is_rest)
         if is_full or events[end].kind in _SOLO:
             yield events[start:end]
             start = end
     if events:
         yield events[start:]
+
+
+def _first_part(events: Sequence[RawEvent]) -> int:
+    """Return the number of events in the transaction that opens a conversation."""
+    for end, is_rest in enumerate(_rests(events), 1):
+        if _is_full(end, is_rest=is_rest):
+            return end
+    return len(events)
+
+
+def _is_full(size: int, *, is_rest: bool) -> bool:
+    return size >= _ENTRIES_MAX or (size >= _ENTRIES_AT_ONCE and is_rest)
+
+
+def _rests(events: Sequence[RawEvent]) -> Iterator[bool]:
+    """Yield for each event but the first whether the conversation is at rest before it.
+
+    In between, a server would answer the message, or end the run.
+    """
+    is_open = False
+    for before, event in pairwise(events):
+        is_open = before.kind == RunStarted.kind or (
+            is_open and before.kind != RunFinished.kind
+        )
+        yield not is_open and event.kind != RunStarted.kind
