@@ -19,12 +19,16 @@ from tenax.events import (
     ContextCompacted,
     ConversationConfigured,
     ConversationOpened,
+    ConversationRouted,
     ConversationTitled,
     Event,
     MessageAssistant,
+    MessageUser,
+    ModelUsed,
     ReplyDelta,
     RunFinished,
     RunStarted,
+    Usage,
     encode,
 )
 from tenax.export import export_several
@@ -42,7 +46,7 @@ from tenax.journal import Journal
 from tenax.journal.journal import events_after
 from tenax.journal.plan import chain, inner_hash
 from tenax.journal.verify.store import verify
-from tenax.parts import ToolCall
+from tenax.parts import File, ToolCall
 from tenax.views.open_work import Turns
 from tests.archive.conftest import NewUrl
 from tests.contract.engine.base import answer, begin, say
@@ -172,12 +176,16 @@ def test_an_import_allows_nothing(
     journal.append(name, [call, asked, answered], run="r-1")
     journal.append(name, [RunFinished("completed")], run="r-1")
     journal.append(name, [ConversationConfigured(mode="edits", project="p-1")])
+    journal.append(name, [ConversationRouted("telegram:1", "7")])
     assert len(_folded(journal, name).allowed_rules) == 1
     file = export(journal, tmp_path / "1.jsonl", name)
     assert counts(import_from(config, other, file)) == (1, 0, 0, 0)
     assert list(_folded(other, name).allowed_rules) == []
     choice = other.choice(name)
     assert (choice.mode, choice.project) == ("ask", "")
+    last = list(events_after(other, name, 0))
+    closed = ConversationRouted("telegram:1", "7", closed=True)
+    assert closed in [recorded.event for recorded in last]
     assert verify(other.of(None)).problems == []
 
 
@@ -375,6 +383,14 @@ FORGED = {
     ),
     "a segment of another conversation": _lines((1, ConversationOpened("ada", "s_b"))),
     "an event that cannot be read": _lines(OPENED, (2, b"7")),
+    "a cost beyond all sums": _lines(
+        OPENED, (2, MessageAssistant([], usage=Usage(1, 1, cost=1e308)))
+    ),
+    "negative tokens": _lines(OPENED, (2, ModelUsed("title", "m", Usage(-5)))),
+    "an attachment that is nowhere": _lines(
+        OPENED, (2, MessageUser([File("0" * 64, "text/plain", "a.txt")]))
+    ),
+    "an author with a strange name": _lines(OPENED, HELLO, authors=("e\0ve",)),
 }
 
 

@@ -18,9 +18,11 @@ from tenax.events import (
     ApprovalAnswered,
     ContentErased,
     ConversationConfigured,
+    ConversationRouted,
     Event,
     MessageAssistant,
     MessageUser,
+    ModelUsed,
     RunFinished,
     RunStarted,
     ToolFinished,
@@ -41,7 +43,7 @@ from tenax.importers.place import Place
 from tenax.importers.storing import Found
 from tenax.journal import Journal
 from tenax.journal.base import Expect, StoredEvent
-from tenax.journal.plan import named_in
+from tenax.journal.plan import check_id, named_in
 from tenax.journal.row_index import SOLO
 from tenax.journal.row_key import ALL_SEQS
 from tenax.journal.verify.conversation import prove_copy
@@ -55,6 +57,10 @@ _MARK: Final = b'{"type":"tenax-export"'
 _LINE_BYTES_MAX: Final = 64 * 1024**2
 _EVENTS_AT_ONCE: Final = 20_000
 _MESSAGES: Final = frozenset({MessageUser.kind, MessageAssistant.kind})
+_WITH_USAGE: Final = frozenset({MessageAssistant.kind, ModelUsed.kind})
+_TOKENS_MAX: Final = 10**9
+_COST_MAX: Final = 10.0**6
+_HASH_CHARS: Final = 64
 _LEASE_SECONDS: Final = 600.0
 _WHY: Final = "The conversation was imported while an answer was under way."
 _DIFFERS: Final = (
@@ -244,6 +250,16 @@ class OwnExport:
                 if name in self._blobs:
                     self._journal.put_blob(self._read_blob(name))
 
+    def _check_blobs(self, event: StoredEvent) -> None:
+        """Raises `InvalidInput` if an attachment is neither in the file nor in the store."""
+        if event.body is None or event.code:
+            return
+        for name in named_in(event.kind, event.body):
+            # The id of a memory is shorter than the name of a blob.
+            is_blob = len(name) == _HASH_CHARS and name not in self._blobs
+            if is_blob and self._journal.get_blob(name) is None:
+                raise InvalidInput(f"The attachment {name} is missing in the file.")
+
     def _carry_more(
         self,
         line: Conversation,
@@ -261,8 +277,9 @@ class OwnExport:
             for part in parts:
                 stored = self._journal.carry(line.id, part, expect=Expect(head=head))
                 head = stored[-1].seq
-            for run, event in closing:
-                self._journal.append(line.id, [event], run=run)
+            if closing:
+                expect = Expect(head=head)
+                self._journal.carry(line.id, [], expect=expect, closing=closing)
         finally:
             self._journal.release(lease)
 
@@ -275,12 +292,17 @@ class OwnExport:
             if event.code and event.body is None:
                 raise InvalidInput(f"Event {event.seq} has no body.")
             last = event.seq
+        for author in line.authors:
+            check_id("author", author)
         problems, derived = prove_copy(
             self._journal.owner, line.id, events, line.authors
         )
         for seq, what in problems:
             where = "" if seq is None else f"Event {seq}: "
             raise InvalidInput(f"The events do not fit together. {where}{what}")
+        for event in events:
+            _check_usage(event)
+            self._check_blobs(event)
         return derived
 
     def _closing(
@@ -289,7 +311,8 @@ class OwnExport:
         """Return the new events after the events of the export, with their runs.
 
         The events end an open run and take waiting messages, so that the import starts no run. They also take back the
-        permissions of tools: the file may come from anywhere, and nobody gave permission here.
+        permissions of tools and the connections with chats: the file may come from anywhere, and nobody gave permission
+        here.
         """
         derived = self._prove(line, events)
         allowed = [event.seq for event in events if _allows(event)]
@@ -305,9 +328,27 @@ class OwnExport:
         if allowed:
             erased = ContentErased(allowed, "import", "An import allows nothing.")
             closing.append((None, erased))
+        for (account, chat, thread), (is_closed, *_) in derived.routes.items():
+            if not is_closed:
+                route = ConversationRouted(account, chat, thread, closed=True)
+                closing.append((None, route))
         if derived.list["mode"] != "ask" or derived.list["project"]:
             closing.append((None, ConversationConfigured(mode="ask", project="")))
         return closing
+
+
+def _check_usage(event: StoredEvent) -> None:
+    """Raises `InvalidInput` for a usage that would spoil the sums of all conversations."""
+    if event.body is None or event.kind not in _WITH_USAGE:
+        return
+    decoded = decode(event.kind, event.body)
+    usage = getattr(decoded, "usage", None)
+    if usage is None:
+        return
+    tokens = (usage.input, usage.output, usage.cached)
+    is_cost = usage.cost is None or 0 <= usage.cost <= _COST_MAX
+    if not is_cost or not all(0 <= count <= _TOKENS_MAX for count in tokens):
+        raise InvalidInput(f"Event {event.seq} has a usage that no model reports.")
 
 
 def _allows(event: StoredEvent) -> bool:

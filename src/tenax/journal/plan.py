@@ -264,12 +264,12 @@ class Append(msgspec.Struct, eq=False):
         check_id("conversation", conversation)
         _check_conditions(expect, None, None)
         items = [_stored_item(event) for event in stored]
-        if not items:
-            raise InvalidInput("An append needs at least one event.")
         for run, event in closing:
             if run is not None:
                 check_id("run", run)
             items.append(_Item(event.kind, event.code, None, run, encode(event), event))
+        if not items:
+            raise InvalidInput("An append needs at least one event.")
         opens = items[0].kind == ConversationOpened.kind
         append = cls.of_items(
             user, conversation, items, ids, expect=expect, imported=opens
