@@ -511,8 +511,8 @@ def _texts(recorded: Recorded) -> list[str]:
     return [text_of(getattr(event, "parts", []))]
 
 
-def test_a_stopped_import_can_be_repeated(journal: Journal) -> None:
-    """Two imports of a conversation with the same id from different formats do not mix."""
+def test_two_programs_with_the_same_id_do_not_mix(journal: Journal) -> None:
+    """The id of a conversation belongs to its program."""
     store(journal, talk(*HELLO))
     Importer(journal, "librechat").store(talk(*HELLO))
     assert len(journal.conversations()) == 2

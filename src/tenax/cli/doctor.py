@@ -22,7 +22,7 @@ from tenax.cli.channel import (
 )
 from tenax.cli.frame import FAILED, pass_config
 from tenax.cli.lines import room_across
-from tenax.cli.output import json_option, print_json
+from tenax.cli.output import TELL_SECONDS, json_option, print_json
 from tenax.clock import SystemClock
 from tenax.config import Config
 from tenax.doctor.collect import add_store, begin_findings
@@ -48,8 +48,6 @@ from tenax.text import count_noun, to_one_line
 __all__ = ["examine"]
 
 NO_STORE: Final = "No store yet. The first conversation creates it."
-TELL_SECONDS: Final = 0.2
-"""The interval of the progress in a terminal."""
 _COLUMNS_MIN: Final = 40
 _COLOURS: Final = {"problem": "red", "warning": "yellow"}
 

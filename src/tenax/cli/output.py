@@ -18,6 +18,7 @@ from tenax.errors import InvalidInput
 from tenax.text import has_hidden
 
 __all__ = [
+    "TELL_SECONDS",
     "in_json",
     "json_option",
     "print_exactly",

@@ -89,10 +89,7 @@ class _Stored(NamedTuple):
 
 
 class Importer:
-    """Stores the conversations of a source for a user.
-
-    `count` receives the number of messages, tool calls and files, and of missing files.
-    """
+    """Stores the conversations of a source for a user."""
 
     def __init__(
         self,
@@ -107,6 +104,7 @@ class Importer:
         self._dry_run = dry_run
         self._remember = remember
         self.count: Counter[str] = Counter()
+        """The new events by kind, the files, and the missing files."""
 
     def store(self, draft: Draft) -> list[Found]:
         """Store a conversation, and the branches in conversations of their own. Raises `InvalidInput`."""
